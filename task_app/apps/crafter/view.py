@@ -1,0 +1,64 @@
+"""What a player sees at one moment: the 9×7 map around it, the status bar, and its own counting.
+
+Coordinates are relative to the player, x to the right and y down, in tiles. Holds data; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from task_app.apps.crafter.rules import VIEW
+
+__all__ = ["CrafterView", "SeenObject"]
+
+HALF_WIDTH, HALF_HEIGHT = VIEW[0] // 2, VIEW[1] // 2
+
+
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    """A creature, arrow or plant in view. `kind`: cow, zombie, skeleton, arrow, plant, ripe_plant."""
+
+    kind: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrafterView:
+    """One observation. Everything here is on the screen of a human player.
+
+    materials   63 names, column by column from the top left; None beyond the world's edge
+    inventory   all 16 items, vitals included, by name
+    achievements  how often each was achieved so far
+    offset      where the player stands relative to where it started (a player can count its moves)
+    daylight    0 (darkest) to 1
+    """
+
+    step: int
+    materials: tuple[str | None, ...]
+    objects: tuple[SeenObject, ...]
+    facing: tuple[int, int]
+    inventory: Mapping[str, int]
+    achievements: Mapping[str, int]
+    offset: tuple[int, int]
+    daylight: float
+    sleeping: bool
+
+    def material(self, x: int, y: int) -> str | None:
+        """The material at (x, y), |x| ≤ 4 and |y| ≤ 3; None beyond the world's edge."""
+        return self.materials[(x + HALF_WIDTH) * VIEW[1] + y + HALF_HEIGHT]
+
+    def object_at(self, x: int, y: int) -> str | None:
+        """The kind of object at (x, y), or None."""
+        return next((seen.kind for seen in self.objects if (seen.x, seen.y) == (x, y)), None)
+
+    def thing(self, x: int, y: int) -> str:
+        """What one would say is at (x, y): the object there, else the material, else `edge`."""
+        return self.object_at(x, y) or self.material(x, y) or "edge"
+
+    def tiles(self) -> Iterator[tuple[int, int, str | None]]:
+        """Every tile as (x, y, material), column by column."""
+        for index, material in enumerate(self.materials):
+            column, row = divmod(index, VIEW[1])
+            yield column - HALF_WIDTH, row - HALF_HEIGHT, material

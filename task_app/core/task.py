@@ -1,0 +1,143 @@
+"""What a task app is: one object that says how to play, show, parse and score its world.
+
+Adding a task app means exporting one `TaskApp` from `apps/<name>/`; nothing else is edited.
+This module defines the contract only; it plays nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from task_app.core.grammar import Grammar
+from task_app.core.types import AssistantMessage, ParseFailure, PastDecision, StepResult
+
+__all__ = ["Agent", "AgentFactory", "Environment", "Snapshot", "TaskApp", "TaskOptions", "TurnContext"]
+
+
+class TaskOptions(BaseModel):
+    """Base of every app's options: frozen, strict, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An environment's whole state, restorable any number of times. `engine` names who can read it."""
+
+    engine: str
+    payload: bytes
+
+
+class Environment(Protocol):
+    """One world. Randomness is owned by the instance; same seed and actions give the same bytes."""
+
+    def reset(self, seed: int) -> Any:
+        """Start the world named by `seed` (0 ≤ seed < 2**31) and return the first observation."""
+        ...
+
+    def step(self, action: str) -> StepResult:
+        """Run one action. Raises EnvError for an unknown action, before reset, or after the end."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The whole state, randomness included."""
+        ...
+
+    def restore(self, snapshot: Snapshot) -> Any:
+        """Return to a snapshot and give its observation. Raises EnvError for a foreign one."""
+        ...
+
+
+class Agent(Protocol):
+    """A scripted player of one episode; it may remember what it was shown."""
+
+    def act(self, observation: Any) -> Sequence[str]:
+        """The actions of the next decision, within the options' action limits."""
+        ...
+
+
+AgentFactory = Callable[[int], Agent]
+"""Makes the agent of one episode from a seed for its own randomness."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What an observation may say about the episode besides the world's state."""
+
+    turn: int
+    max_decisions: int
+    event_counts: Mapping[str, int]
+
+
+OptionsT = TypeVar("OptionsT", bound=TaskOptions)
+
+
+class TaskApp(ABC, Generic[OptionsT]):
+    """The contract of a task app. Class attributes are its metadata; methods are pure functions
+    of their arguments, except that `make_env` makes a new world each call."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    title: ClassVar[str]
+    description: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    policy_aliases: ClassVar[Mapping[str, str]] = {}
+    """Other names existing clients use for a policy, such as {"crafter-react": "chat"}."""
+    event_names: ClassVar[tuple[str, ...]]
+    action_names: ClassVar[tuple[str, ...]]
+    options_model: ClassVar[type[TaskOptions]]
+
+    @abstractmethod
+    def make_env(self, options: OptionsT) -> Environment:
+        """A new world; cheap, nothing is generated before `reset`."""
+
+    @abstractmethod
+    def tools(self, options: OptionsT) -> tuple[dict[str, Any], ...]:
+        """The tools in OpenAI JSON-schema form; may be empty."""
+
+    @abstractmethod
+    def system_prompt(self, options: OptionsT) -> str:
+        """The rules and the answer format, the same for every decision."""
+
+    @abstractmethod
+    def observe(
+        self, observation: Any, history: Sequence[PastDecision], context: TurnContext, options: OptionsT
+    ) -> list[dict[str, Any]]:
+        """The user message of a decision as content parts (`{"type": "text", "text": …}`)."""
+
+    @abstractmethod
+    def parse(self, message: AssistantMessage, options: OptionsT) -> tuple[str, ...] | ParseFailure:
+        """The actions an answer asks for, or why it is not a legal answer. Invents nothing."""
+
+    @abstractmethod
+    def say(self, actions: Sequence[str]) -> AssistantMessage:
+        """The canonical answer that `parse` reads back as `actions`."""
+
+    @abstractmethod
+    def outcome(self, observation: Any) -> float:
+        """The episode's one number, read from its final state."""
+
+    @abstractmethod
+    def status_fields(self, observation: Any) -> dict[str, Any]:
+        """What a hosted response shows of the state (`inventory`, `achievements_status`, …)."""
+
+    @abstractmethod
+    def baselines(self, options: OptionsT) -> Mapping[str, AgentFactory]:
+        """Scripted players by name; `random` is always among them."""
+
+    def grammar(self, options: OptionsT) -> Grammar | None:
+        """The legal answers as words, or None where answers are free text."""
+        return None
+
+    def vocabulary(self, options: OptionsT) -> tuple[str, ...]:
+        """Every word that observation texts and answers are made of (for word-level tokenizers)."""
+        return ()
+
+    def words_to_message(self, words: Sequence[str]) -> AssistantMessage:
+        """The assistant message that a full walk through the grammar stands for."""
+        raise NotImplementedError(f"task app {self.name} has no grammar")
