@@ -6,6 +6,8 @@ This module defines the contract only; it plays nothing.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from task_app.core.grammar import Grammar
-from task_app.core.types import AssistantMessage, ParseFailure, PastDecision, StepResult
+from task_app.core.types import AssistantMessage, ParseFailure, PastDecision, StepResult, TaskRef
 
-__all__ = ["Agent", "AgentFactory", "Environment", "Snapshot", "TaskApp", "TaskOptions", "TurnContext"]
+__all__ = ["Agent", "AgentFactory", "Environment", "Snapshot", "TaskApp", "TaskOptions", "TaskSpec", "TurnContext"]
 
 
 class TaskOptions(BaseModel):
@@ -92,6 +94,9 @@ class TaskApp(ABC, Generic[OptionsT]):
     action_names: ClassVar[tuple[str, ...]]
     options_model: ClassVar[type[TaskOptions]]
 
+    renderer_version: ClassVar[str]
+    """Changes whenever the same state would be shown in other words; part of the prompt's hash."""
+
     @abstractmethod
     def make_env(self, options: OptionsT) -> Environment:
         """A new world; cheap, nothing is generated before `reset`."""
@@ -141,3 +146,30 @@ class TaskApp(ABC, Generic[OptionsT]):
     def words_to_message(self, words: Sequence[str]) -> AssistantMessage:
         """The assistant message that a full walk through the grammar stands for."""
         raise NotImplementedError(f"task app {self.name} has no grammar")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task app with its options: a task without its seed."""
+
+    app: TaskApp[Any]
+    options: TaskOptions
+
+    def ref(self, seed: int) -> TaskRef:
+        """The task of one seed, as stored with an episode."""
+        return TaskRef(self.app.name, self.app.version, self.options.model_dump(mode="json"), seed)
+
+    @property
+    def prompt_hash(self) -> str:
+        """Sixteen hex digits over all that shapes a prompt: system prompt, tools, options, renderer.
+
+        SFT data, training and evaluation must agree on it.
+        """
+        parts = [
+            self.app.name,
+            self.app.renderer_version,
+            self.app.system_prompt(self.options),
+            self.app.tools(self.options),
+            self.options.model_dump(mode="json"),
+        ]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

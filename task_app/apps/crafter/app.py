@@ -30,6 +30,7 @@ class CrafterApp(TaskApp[CrafterOptions]):
     event_names = rules.ACHIEVEMENTS
     action_names = rules.ACTIONS
     options_model = CrafterOptions
+    renderer_version = text.RENDERER_VERSION
 
     def make_env(self, options: CrafterOptions) -> Environment:
         return CrafterEnv(max_steps=options.max_steps, night_draws=options.night_draws)

@@ -1,0 +1,283 @@
+"""One frozen model per TOML section; every field has one sentence, its default and its range.
+
+A `Config` is the same for every command; each uses the sections it needs. Sections of the older job
+files are known and kept whole in `forwarded`, for a training backend.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from task_app.config.step_rewards import StepRewardSettings, merge_sections, resolve
+from task_app.core.types import StepRewardFlags
+
+__all__ = [
+    "Config",
+    "CreditSection",
+    "EvalSection",
+    "FORWARDED_SECTIONS",
+    "ModelSection",
+    "ObjectiveSection",
+    "PolicySection",
+    "RolloutSection",
+    "Section",
+    "SeedRange",
+    "ServerSection",
+    "TaskSection",
+    "TrainingSection",
+]
+
+FORWARDED_SECTIONS: tuple[str, ...] = (
+    "algorithm", "services", "compute", "topology", "vllm", "reference", "evaluation", "job", "data",
+    "hyperparameters",
+)  # fmt: skip
+"""Sections of the job files existing users have; known, forwarded to a backend key for key."""
+
+DEFAULT_TRACE_DB = "traces/task_app.db"
+EVAL_SEED_START = 1_000_000
+MAX_DECISIONS = 10_000
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict types, unknown keys refused, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class SeedRange(BaseModel):
+    """The seeds `start` to `stop`, the end left out; written `"A:B"`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    start: int = Field(ge=0)
+    stop: int = Field(le=2**31 - 1)
+
+    @classmethod
+    def parse(cls, text: str) -> SeedRange:
+        """Read `"A:B"` or one seed `"A"`. Raises ValueError for anything else or an empty range."""
+        match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+        if not match:
+            raise ValueError(f"seeds must be 'A:B' (the end left out) or one seed, got {text!r}")
+        start = int(match[1])
+        stop = int(match[2]) if match[2] else start + 1
+        if not start < stop <= 2**31 - 1:
+            raise ValueError(f"seeds {text!r} is empty or beyond 2**31 - 1; A must be below B")
+        return cls(start=start, stop=stop)
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.stop}"
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def seeds(self) -> range:
+        """The seeds in order."""
+        return range(self.start, self.stop)
+
+
+def _seed_range(value: Any) -> Any:
+    return SeedRange.parse(value) if isinstance(value, str) else value
+
+
+class TaskSection(Section):
+    """Which task app is played, and its options (checked against the app's own model at wiring)."""
+
+    app: str = "crafter"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class PolicySection(Section):
+    """Who decides. Keys below `name` and `checkpoint` are for `chat`, an OpenAI-compatible endpoint."""
+
+    name: str = "random"
+    """random | expert | replay | chat | embedded; a task app may know further scripted ones."""
+    checkpoint: Path | None = None
+    """embedded: the checkpoint folder to play with; without one, freshly initialised weights."""
+    replay_db: Path | None = None
+    """replay: the database whose executed actions are played again, matched by seed and member."""
+    model: str = ""
+    """chat: the model's name at the endpoint."""
+    inference_url: str = ""
+    """chat: the endpoint's base URL, such as https://api.openai.com/v1; a query string is kept."""
+    api_key_env: str = ""
+    """chat: the variable that holds the key; empty picks OPENAI_API_KEY or GROQ_API_KEY by host."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    """Sampling temperature; the embedded policy needs more than 0."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """chat: nucleus sampling; 1 samples from the whole distribution."""
+    max_tokens: int = Field(default=512, ge=1, le=131_072)
+    """chat: most tokens an answer may have."""
+    timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """chat: seconds one request may take."""
+    deadline_s: float = Field(default=180.0, gt=0, le=7200)
+    """chat: seconds all tries of one decision may take together."""
+    tries: int = Field(default=3, ge=1, le=10)
+    """chat: how often one decision's request is tried."""
+
+
+class RolloutSection(StepRewardSettings):
+    """How episodes are made."""
+
+    seeds: SeedRange = SeedRange(start=0, stop=8)
+    """World seeds, "A:B" with B left out; training draws its worlds from this range in order."""
+    group_size: int = Field(default=8, ge=1, le=1024)
+    """G, the episodes played of each seed; below 8 an advantage is mostly noise, and training warns."""
+    max_decisions: int = Field(default=20, ge=1, le=MAX_DECISIONS)
+    """The turn limit: decisions after which an episode is truncated."""
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Episodes played at once (embedded: all of an update play together)."""
+    max_parse_failures: int = Field(default=0, ge=0, le=MAX_DECISIONS)
+    """Unreadable answers in a row that truncate an episode; 0 is no limit."""
+    infra_tries: int = Field(default=3, ge=1, le=10)
+    """How often a decision is resumed after an infrastructure fault before its group is dropped."""
+    trace_db: Path = Path(DEFAULT_TRACE_DB)
+    """The SQLite database episodes are written to."""
+
+    _parse_seeds = field_validator("seeds", mode="before")(_seed_range)
+
+
+class ServerSection(Section):
+    """The hosted task app."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; beyond loopback a key must be set."""
+    port: int = Field(default=8010, ge=0, le=65_535)
+    """The port; 0 lets the system choose."""
+    api_key_env: str = "ENVIRONMENT_API_KEY"
+    """The variable that holds the key clients must send."""
+    max_concurrent_rollouts: int = Field(default=8, ge=1, le=256)
+    """Rollouts running at once; further ones wait."""
+    max_waiting_rollouts: int = Field(default=64, ge=0, le=10_000)
+    """Rollouts that may wait; more are refused with 429 and Retry-After."""
+    max_body_bytes: int = Field(default=1_000_000, ge=1_000, le=100_000_000)
+    """The largest request body; larger ones are refused with 413."""
+    max_decisions: int = Field(default=1_000, ge=1, le=MAX_DECISIONS)
+    """The largest turn limit a request may ask for."""
+    max_time_s: float = Field(default=600.0, gt=0, le=86_400)
+    """The longest a rollout may take, and the most `safety.max_time_s` may ask for, in seconds."""
+
+
+class ModelSection(Section):
+    """The embedded policy: a small Qwen3-architecture model, randomly initialised."""
+
+    hidden_size: int = Field(default=128, ge=8, le=8192)
+    """Width of the residual stream."""
+    layers: int = Field(default=2, ge=1, le=128)
+    """Number of transformer blocks."""
+    heads: int = Field(default=4, ge=1, le=128)
+    """Attention heads; must divide `hidden_size`."""
+    kv_heads: int = Field(default=4, ge=1, le=128)
+    """Key/value heads; must divide `heads`."""
+    intermediate_size: int = Field(default=256, ge=8, le=65_536)
+    """Width of the feed-forward layer."""
+    max_positions: int = Field(default=1024, ge=64, le=1_000_000)
+    """Longest row in tokens."""
+    device: str = "cpu"
+    """cpu | cuda | cuda:N | mps."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type the model computes in; weights and optimiser states are kept in float32."""
+    threads: int = Field(default=1, ge=1, le=256)
+    """CPU threads torch may use; part of a run's identity, since sums depend on it."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"heads ({self.heads}) must divide hidden_size ({self.hidden_size})")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
+        return self
+
+
+class CreditSection(Section):
+    """How reward vectors become advantages (registry in `credit/`)."""
+
+    estimator: str = "rtg_alive_loo"
+    """return_loo | return_std | rtg_alive_loo; formulas in docs/event_rewards.md."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount per decision in the return-to-go."""
+    scale: Literal["none", "group_rms", "batch_rms"] = "none"
+    """Divide advantages by their root mean square, within each group or over the batch."""
+    singleton: Literal["running", "zero", "raw"] = "running"
+    """Baseline for a lone survivor of its group: running mean of earlier batches, itself, or 0."""
+
+
+class ObjectiveSection(Section):
+    """The clipped policy-gradient objective."""
+
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """Lower clip of the token ratio: 1 − clip_low."""
+    clip_high: float = Field(default=0.28, ge=0, le=10)
+    """Upper clip of the token ratio: 1 + clip_high."""
+    sampler_weight_cap: float = Field(default=2.0, ge=1, le=100)
+    """Cap of the detached token weight π_old / π_sampler."""
+    normaliser: Literal["episodes", "tokens"] = "episodes"
+    """Divide the summed loss by episodes × normaliser_constant, or by the tokens trained on."""
+    normaliser_constant: float = Field(default=100.0, gt=0)
+    """Tokens an episode is counted as, whatever its length."""
+    kl_coefficient: float = Field(default=0.0, ge=0, le=10)
+    """Weight of the KL penalty (k2) to the initial policy; 0 keeps no reference model."""
+
+
+class TrainingSection(StepRewardSettings):
+    """The GRPO loop."""
+
+    updates: int = Field(default=20, ge=1, le=1_000_000)
+    """Policy updates to make."""
+    groups_per_update: int = Field(default=4, ge=1, le=4096)
+    """Worlds (groups) played for each update."""
+    optimizer_steps_per_update: int = Field(default=1, ge=1, le=64)
+    """Optimiser steps on each update's batch; 1 is on-policy."""
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
+    """AdamW learning rate."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """AdamW weight decay."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    micro_batch_rows: int = Field(default=128, ge=1, le=65_536)
+    """Decisions per forward pass; changes memory and speed, never the gradient."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Updates between checkpoints; the last update is always saved."""
+    run_dir: Path = Path("runs/crafter_rl")
+    """Folder of config, metrics, checkpoints and report; running the same command again resumes it."""
+    credit: CreditSection = CreditSection()
+    objective: ObjectiveSection = ObjectiveSection()
+
+
+class EvalSection(Section):
+    """Evaluation on held-out worlds, before and after training and in between."""
+
+    seeds: SeedRange = SeedRange(start=EVAL_SEED_START, stop=EVAL_SEED_START + 64)
+    """Held-out world seeds, never among the training seeds; one episode each."""
+    every: int = Field(default=0, ge=0)
+    """Updates between evaluations; 0 evaluates only before and after."""
+    sampling_seed: int = Field(default=0, ge=0)
+    """Seed of the sampling noise, so that two policies meet the same draws."""
+
+    _parse_seeds = field_validator("seeds", mode="before")(_seed_range)
+
+
+class Config(Section):
+    """A whole TOML file, defaults filled in. The flags in force are `step_rewards`."""
+
+    type: Literal["rl", "eval", "server", "rollout"] = "rl"
+    """What the file is for; a command refuses a file of another kind only where it could do harm."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of initial weights and sampling noise."""
+    task: TaskSection = TaskSection()
+    policy: PolicySection = PolicySection()
+    rollout: RolloutSection = RolloutSection()
+    server: ServerSection = ServerSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    eval: EvalSection = EvalSection()
+    forwarded: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Sections of older job files, as written; local training does not use them."""
+
+    @property
+    def step_rewards(self) -> StepRewardFlags:
+        """The step-reward flags in force, from [training] and [rollout]."""
+        return resolve(merge_sections(self.training, self.rollout))
