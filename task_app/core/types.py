@@ -199,6 +199,7 @@ class DecisionRequest:
     turn: int
     max_decisions: int
     seed: int
+    member: int
     noise_key: str
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...]

@@ -1,0 +1,134 @@
+"""Tables of a trace database, as migrations. A released migration is never edited; a new one is added.
+
+One column per number, so that every aggregate is plain SQL. Long texts are stored once: `messages` by
+content hash, `tool_sets` alike, `token_prefixes` for the prompt tokens a whole run shares.
+Token ids are int32, log-probabilities float32, masks uint8, all little-endian.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlite_utils import Database, Migrations
+
+__all__ = ["APPLICATION_ID", "MIGRATIONS"]
+
+APPLICATION_ID: Final = 0x43545331
+"""SQLite's application_id of our files ("CTS1"), by which a foreign database is told."""
+
+MIGRATIONS = Migrations("task_app")
+
+_FIRST = (
+    """CREATE TABLE runs (
+        run_id TEXT PRIMARY KEY, command TEXT NOT NULL, config TEXT NOT NULL, created_at REAL NOT NULL
+    )""",
+    """CREATE TABLE messages (
+        id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, role TEXT NOT NULL, message TEXT NOT NULL
+    )""",
+    "CREATE TABLE tool_sets (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, tools TEXT NOT NULL)",
+    "CREATE TABLE token_prefixes (id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, ids BLOB NOT NULL)",
+    """CREATE TABLE episodes (
+        id INTEGER PRIMARY KEY,
+        episode_id TEXT NOT NULL UNIQUE,
+        run_id TEXT NOT NULL,
+        group_id TEXT NOT NULL,
+        member INTEGER NOT NULL,
+        app TEXT NOT NULL,
+        app_version TEXT NOT NULL,
+        options TEXT NOT NULL,
+        seed INTEGER NOT NULL,
+        policy TEXT NOT NULL,
+        policy_version TEXT NOT NULL,
+        prompt_hash TEXT NOT NULL,
+        step_rewards_mode TEXT NOT NULL,
+        event_rewards_kind TEXT NOT NULL,
+        indicator_lambda REAL NOT NULL,
+        beta REAL NOT NULL,
+        horizon TEXT NOT NULL,
+        max_decisions INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('ok', 'truncated', 'infra_error', 'aborted')),
+        cause TEXT NOT NULL,
+        terminated INTEGER NOT NULL,
+        truncated INTEGER NOT NULL,
+        outcome REAL,
+        training_update INTEGER,
+        superseded INTEGER NOT NULL DEFAULT 0,
+        tool_set INTEGER NOT NULL REFERENCES tool_sets(id),
+        started_at REAL NOT NULL,
+        finished_at REAL NOT NULL,
+        details TEXT NOT NULL
+    )""",
+    "CREATE INDEX episodes_by_run ON episodes (run_id, training_update, group_id, member)",
+    """CREATE TABLE decisions (
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        turn INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        answer INTEGER NOT NULL REFERENCES messages(id),
+        finish_reason TEXT NOT NULL,
+        failure_reason TEXT,
+        failure_detail TEXT,
+        completion_id TEXT NOT NULL,
+        model TEXT NOT NULL,
+        prompt_tokens INTEGER,
+        completion_tokens INTEGER,
+        latency_s REAL NOT NULL,
+        env_s REAL NOT NULL,
+        started_at REAL NOT NULL,
+        PRIMARY KEY (episode, turn)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE decision_rewards (
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        turn INTEGER NOT NULL,
+        ach_delta INTEGER NOT NULL,
+        unique_delta INTEGER NOT NULL,
+        all_events TEXT NOT NULL,
+        unique_events TEXT NOT NULL,
+        PRIMARY KEY (episode, turn)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE steps (
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        step INTEGER NOT NULL,
+        turn INTEGER NOT NULL,
+        action TEXT NOT NULL,
+        reward REAL NOT NULL,
+        terminated INTEGER NOT NULL,
+        truncated INTEGER NOT NULL,
+        PRIMARY KEY (episode, step)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE events (
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        step INTEGER NOT NULL,
+        ordinal INTEGER NOT NULL,
+        turn INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        PRIMARY KEY (episode, step, ordinal)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE decision_tokens (
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        turn INTEGER NOT NULL,
+        prefix INTEGER NOT NULL REFERENCES token_prefixes(id),
+        prompt_ids BLOB NOT NULL,
+        completion_ids BLOB NOT NULL,
+        logprobs BLOB NOT NULL,
+        mask BLOB NOT NULL,
+        temperature REAL NOT NULL,
+        grammar_hash TEXT NOT NULL,
+        renderer_hash TEXT NOT NULL,
+        PRIMARY KEY (episode, turn)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE advantages (
+        run_id TEXT NOT NULL,
+        training_update INTEGER NOT NULL,
+        episode INTEGER NOT NULL REFERENCES episodes(id) ON DELETE CASCADE,
+        turn INTEGER NOT NULL,
+        advantage REAL NOT NULL,
+        PRIMARY KEY (run_id, training_update, episode, turn)
+    ) WITHOUT ROWID""",
+)
+
+
+@MIGRATIONS(name="0001_first")
+def _first(db: Database) -> None:
+    for statement in _FIRST:
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
