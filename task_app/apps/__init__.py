@@ -55,4 +55,5 @@ def get_app(name: str) -> TaskApp[Any]:
     known = sorted({*apps, *(alias for item in apps.values() for alias in item.app.aliases)})
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"unknown task app {name!r}{hint} (known: {', '.join(known)})", field="task.app")
+    allowed = f"known task apps: {', '.join(known)}"
+    raise ConfigError(f"unknown task app {name!r}{hint} ({allowed})", field="task.app", public=allowed)

@@ -12,7 +12,11 @@ __all__ = ["collect_rows"]
 
 
 def collect_rows(episodes: Iterable[Episode], flags: StepRewardFlags) -> Iterator[str]:
-    """One strict-JSON line per episode that carries a reward; collecting twice gives the same bytes."""
+    """One strict-JSON line per episode that carries a reward; collecting twice gives the same bytes.
+
+    `rewards` has one number per decision, in `env_sparse` one per step. `recomputed` stands only in
+    lines whose records were not stored and were rebuilt from the events.
+    """
     for episode in episodes:
         if not episode.rewarded:
             continue
@@ -31,4 +35,6 @@ def collect_rows(episodes: Iterable[Episode], flags: StepRewardFlags) -> Iterato
             "rewards": list(vector.values),
             "return": sum(vector.values),
         }
+        if vector.source == "events":
+            row["recomputed"] = True
         yield json.dumps(row, allow_nan=False)

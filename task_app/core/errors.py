@@ -24,12 +24,14 @@ class TaskAppError(Exception):
 class ConfigError(TaskAppError):
     """A setting names something unknown or holds a value that is not allowed.
 
-    `field` is the dotted name of the setting, empty when the file itself is at fault.
+    `field` is the dotted name of the setting, empty when the file itself is at fault. `public` is the
+    same sentence without the offending value, for answers to strangers; what is allowed may stand in it.
     """
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    def __init__(self, message: str, *, field: str = "", public: str = "") -> None:
         super().__init__(message)
         self.field = field
+        self.public = public or "the value is not allowed"
 
 
 class EnvError(TaskAppError):

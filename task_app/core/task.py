@@ -135,6 +135,10 @@ class TaskApp(ABC, Generic[OptionsT]):
     def baselines(self, options: OptionsT) -> Mapping[str, AgentFactory]:
         """Scripted players by name; `random` is always among them."""
 
+    def seed_info(self, seed: int, options: OptionsT) -> dict[str, Any]:
+        """Facts of one seed's world, for `/task_info`; made of the world itself, never a constant."""
+        return {}
+
     def grammar(self, options: OptionsT) -> Grammar | None:
         """The legal answers as words, or None where answers are free text."""
         return None

@@ -193,6 +193,7 @@ class DecisionRequest:
     `noise_key` names the sampling noise: (seed, update, group, member, turn) as text, so that a
     resumed or retried decision draws the same numbers whatever else is in the batch.
     `observation` is the app's structured view (scripted policies read it; models read `messages`).
+    `time_left_s` is what remains of the episode's time limit, None without one.
     """
 
     episode_id: str
@@ -204,6 +205,7 @@ class DecisionRequest:
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...]
     observation: Any
+    time_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
     episode.py  one episode as a state machine: request → completion → steps → record
     group.py    plans (seeds × group size) and playing many episodes, in threads or in lockstep
-    client.py   the same calls to a hosted task app
+    client.py   the same calls to a hosted task app (imported by name; needs httpx)
 """
 
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits
-from task_app.rollout.group import plan_groups, play
+from task_app.rollout.group import plan_groups, play, play_to_end
 
-__all__ = ["EpisodePlan", "EpisodeRun", "Limits", "plan_groups", "play"]
+__all__ = ["EpisodePlan", "EpisodeRun", "Limits", "plan_groups", "play", "play_to_end"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,7 +37,10 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class EpisodePlan:
-    """Which episode to make: world seed, place in its group, and the key of its sampling noise."""
+    """Which episode to make: world seed, place in its group, and the key of its sampling noise.
+
+    `details` are facts of the caller's, stored with the episode as they are.
+    """
 
     run_id: str
     group_id: str
@@ -45,6 +48,7 @@ class EpisodePlan:
     seed: int
     noise_key: str
     update: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +117,9 @@ class EpisodeRun:
         return len(self._decisions) + 1
 
     @property
-    def observation(self) -> Any:
-        """The app's structured view of the current state."""
-        return self._observation
+    def history(self) -> Sequence[PastDecision]:
+        """The decisions made so far, with the structured observations around them."""
+        return self._history
 
     def request(self) -> DecisionRequest:
         """What the policy gets for the decision to be made."""
@@ -129,6 +133,7 @@ class EpisodeRun:
             messages=self._messages,
             tools=self._tools,
             observation=self._observation,
+            time_left_s=None if self._deadline is None else max(0.0, self._deadline - time.monotonic()),
         )
 
     def apply(self, completion: Completion) -> None:
@@ -207,6 +212,7 @@ class EpisodeRun:
                 "text_s": self._timing.text_s,
                 "env_s": self._timing.env_s,
                 "noise_key": self.plan.noise_key,
+                **self.plan.details,
             },
         )
 

@@ -18,7 +18,7 @@ from task_app.core.task import TaskSpec
 from task_app.core.types import Completion, DecisionRequest, Episode, StepRewardFlags
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits
 
-__all__ = ["plan_groups", "play", "play_one"]
+__all__ = ["plan_groups", "play", "play_to_end"]
 
 Sink = Callable[[Episode], None]
 
@@ -87,9 +87,14 @@ def play(
     return _play_in_threads(plans, setting, store, concurrency)
 
 
-def play_one(plan: EpisodePlan, spec: TaskSpec, policy: Policy, limits: Limits, flags: StepRewardFlags) -> Episode:
-    """Play one episode in this thread."""
-    return play([plan], spec, policy, limits, flags, lambda episode: None, concurrency=1)[0]
+def play_to_end(run: EpisodeRun, policy: Policy, stop: threading.Event) -> None:
+    """Play one episode in this thread until it is over; `stop` aborts it at its next decision."""
+    while not run.over:
+        run.abort_if_late()
+        if stop.is_set():
+            run.abort("interrupted")
+        if not run.over:
+            _decide([run], policy)
 
 
 def _play_in_threads(
@@ -99,7 +104,7 @@ def _play_in_threads(
         if setting.stop.is_set():
             return None
         run = setting.start(plan)
-        _play_alone(run, setting.policy, setting.stop)
+        play_to_end(run, setting.policy, setting.stop)
         return store(run)
 
     with ThreadPoolExecutor(max_workers=min(concurrency, max(1, len(plans)))) as pool:
@@ -109,15 +114,6 @@ def _play_in_threads(
         finally:
             setting.stop.set()  # after an error or an interrupt the others end at their next decision
     return [episode for future in futures if (episode := future.result()) is not None]
-
-
-def _play_alone(run: EpisodeRun, policy: Policy, stop: threading.Event) -> None:
-    while not run.over:
-        run.abort_if_late()
-        if stop.is_set():
-            run.abort("interrupted")
-        if not run.over:
-            _decide([run], policy)
 
 
 def _play_in_lockstep(

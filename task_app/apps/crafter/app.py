@@ -79,6 +79,11 @@ class CrafterApp(TaskApp[CrafterOptions]):
             "expert": lambda seed: ExpertAgent(options, seed),
         }
 
+    def seed_info(self, seed: int, options: CrafterOptions) -> dict[str, Any]:
+        env = CrafterEnv(max_steps=options.max_steps, night_draws=options.night_draws)
+        env.reset(seed)
+        return env.survey()
+
     def grammar(self, options: CrafterOptions) -> Grammar:
         return tool.grammar(options)
 

@@ -17,7 +17,7 @@ import numpy as np
 from crafter import constants, engine, objects, worldgen
 from crafter.env import Env as StockEnv
 
-from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, VIEW
+from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, MATERIALS, VIEW
 from task_app.apps.crafter.view import HALF_HEIGHT, HALF_WIDTH, CrafterView, SeenObject
 from task_app.core.errors import EnvError
 from task_app.core.task import Snapshot
@@ -122,6 +122,16 @@ class CrafterEnv:
         self._game, self._over = pickle.loads(snapshot.payload)
         assert self._game is not None
         return self._view(self._game)
+
+    def survey(self) -> dict[str, Any]:
+        """Of each material: how many tiles the world holds, and how far (L1) the nearest is from the player."""
+        world, (x0, y0) = self._running()._world, self._running()._player.pos
+        facts = {}
+        for name in MATERIALS:
+            xs, ys = np.nonzero(world._mat_map == world._mat_ids[name])
+            nearest = int((abs(xs - x0) + abs(ys - y0)).min()) if len(xs) else None
+            facts[name] = {"tiles": len(xs), "nearest": nearest}
+        return facts
 
     def _running(self) -> _Game:
         if self._game is None:

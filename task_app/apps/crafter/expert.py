@@ -27,7 +27,7 @@ W = dict(
     wood_first=1.2, wood_more=0.6, wood_iron=0.3, stone=1.0, stone_furnace=0.6, coal=1.2, iron=1.5, diamond=1.5,
     drink=1.0, cow=1.0, sapling=2.0, plant=1.0, sleep=2.5, explore=0.07, zombie=1.0, skeleton=1.0, furnace=1.5,
     table=1.0, place_stone=1.0, cow_extra=2.0, zombie_extra=3.0, skel_extra=8.0, table_far=6.0, need=4.0,
-    sapling_batch=1, explore_batch=3, second_wood=4, gain=3, danger=5, near=8, near_rate=0.3,
+    sapling_batch=5, explore_batch=5, second_wood=4, gain=3, danger=3, near=8, near_rate=0.3, tired=3, hurt=4, missing=3, shelter=8.0,
 )
 
 
@@ -112,7 +112,7 @@ class ExpertAgent:
         yield from self._crafting(ways)
         yield from self._placing(ways)
         yield from self._planting(ways)
-        yield from self._resting()
+        yield from self._resting(ways)
 
     # -- gathering
 
@@ -241,15 +241,52 @@ class ExpertAgent:
 
     # -- the rest
 
-    def _resting(self) -> Iterator[Idea]:
+    def _resting(self, ways: Ways) -> Iterator[Idea]:
         memory = self._memory
         missing = ITEM_MAX["energy"] - memory.inventory["energy"]
-        if missing <= 0 or any(kind in ENEMIES for kind in memory.objects.values()):
+        enemies = any(kind in ENEMIES for kind in memory.objects.values())
+        if missing <= 0:
             return
-        if not memory.done["wake_up"]:
+        if not memory.done["wake_up"] and not enemies:
             yield Idea("sleep", W["sleep"], 12 * missing, None, ("sleep",))
-        elif memory.inventory["energy"] <= 3:
-            yield Idea("sleep", W["need"], 12, None, ("sleep",))
+        elif memory.inventory["energy"] <= W["tired"] or (memory.inventory["health"] <= W["hurt"] and missing >= W["missing"]):
+            if memory.closed_in(memory.pos):
+                yield Idea("sleep", W["need"], 1, None, ("sleep",))
+            elif idea := self._shelter(ways):
+                yield idea
+            elif memory.inventory["energy"] <= 2 and not enemies:
+                yield Idea("sleep", W["need"], 12, None, ("sleep",))
+
+    def _shelter(self, ways: Ways) -> Idea | None:
+        memory = self._memory
+        if not memory.can_collect("stone"):
+            return None
+        if memory.inventory["stone"]:
+            for reach in ways.places():
+                if reach.steps > 6: break
+                ahead = add(reach.place, reach.facing)
+                if memory.free(ahead) and memory.closed_in(reach.place, ahead):
+                    return Idea("shelter", W["shelter"], reach.steps + 1, reach, ("place_stone",))
+        for place in ways.order:
+            for step in MOVES:
+                first = add(place, step)
+                second = add(first, step)
+                if self._solid(first, place, second) and self._solid(second, first):
+                    dig = [MOVES[step]] if memory.free(first) else ["do", MOVES[step]]
+                    dig += [MOVES[step]] if memory.free(second) else ["do", MOVES[step]]
+                    reach = Reach(ways.steps[place] + 1, place, None if memory.free(first) else step)
+                    return Idea("dig_in", W["shelter"], reach.steps + 6, reach, tuple(dig))
+        return None
+
+    def _solid(self, place, *but) -> bool:
+        memory = self._memory
+        if memory.clearing(place) not in ((), ("do",)):
+            return False
+        for step in MOVES:
+            side = add(place, step)
+            if side not in but and (memory.free(side) or memory.kind(side) is None or side in memory.objects):
+                return False
+        return True
 
     def _exploring(self, ways: Ways) -> Iterator[Idea]:
         memory = self._memory

@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Both make .venv and install with pip when it is missing or older than pyproject.toml.
+#
+#   make demo PORT=8011        another port for the task app
+#   make test TESTS=tests/core only some tests
+#   PIP_ARGS="--index-url …"   passed to pip
+
+PYTHON ?= python3
+PORT ?= 8010
+TESTS ?= tests
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml $(wildcard setup.py)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
+	@echo "Setting up .venv (a few minutes the first time) …"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[train,modal,dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/task-app demo --port $(PORT)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv runs/demo traces/demo.db*

@@ -1,0 +1,5 @@
+"""`python -m task_app` is `task-app`."""
+
+from task_app.cli import main
+
+main()

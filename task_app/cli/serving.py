@@ -1,0 +1,58 @@
+"""`list` and `serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command("list")(list_apps)
+    app.command("serve", context_settings=CONTEXT)(serve)
+
+
+def list_apps(as_json: Json = False) -> None:
+    """List the task apps found: names, aliases, versions, and where they come from."""
+    from task_app.apps import find_apps
+    from task_app.cli.output import print_json, print_table
+
+    found = find_apps().values()
+    if as_json:
+        print_json(
+            [
+                {"name": f.app.name, "aliases": list(f.app.aliases), "version": f.app.version, "source": f.source}
+                for f in found
+            ]
+        )
+        return
+    rows = [(f.app.name, ", ".join(f.app.aliases), f.app.version, f.source, f.app.description) for f in found]
+    print_table("", ("name", "aliases", "version", "from", "what it is"), rows)
+
+
+def serve(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The task app, by name or alias.")],
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 a key is needed.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on [default: 8010].")] = None,
+    trace_db: Annotated[
+        Path | None, typer.Option(help="Database for the episodes [default: traces/task_app.db].")
+    ] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
+    options = {"task.app": name, "server.host": host, "server.port": port, "rollout.trace_db": trace_db}
+    settings = config_from(ctx, config, options)
+    from task_app.cli.output import console
+    from task_app.server.serve import serve as run_server
+
+    def ready(address: str) -> None:
+        console.print(f"serving {name} at {address} · episodes go to {settings.rollout.trace_db} · stop with Ctrl-C")
+
+    run_server(settings, ready=ready)

@@ -1,0 +1,225 @@
+"""What one command does with episodes: play a config into its database (here or on a hosted task app),
+score a policy on held-out worlds, collect reward vectors from a database.
+
+A run has an id, its resolved config is recorded, and each episode is stored as it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from task_app.analyze.stats import Mean, mean_interval
+from task_app.collect import BatchMetrics, collect_rows, measure
+from task_app.config import Config
+from task_app.core.errors import ConfigError, StoreError
+from task_app.core.types import Episode
+from task_app.rollout import plan_groups, play
+from task_app.rollout.client import HostedTaskApp
+from task_app.store import TraceStore
+from task_app.wiring import EmbeddedFactory, check, make_limits, make_policy
+
+__all__ = [
+    "Collected",
+    "Score",
+    "collect_database",
+    "evaluate_beside_random",
+    "new_run_id",
+    "play_config",
+    "play_hosted",
+    "score",
+]
+
+Progress = Callable[[Episode], None]
+
+
+def new_run_id(command: str) -> str:
+    """A fresh id such as `rollout-20260131-142501-9f3c`."""
+    return f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def play_config(
+    config: Config,
+    *,
+    run_id: str,
+    command: str,
+    progress: Progress,
+    embedded: EmbeddedFactory | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Episode]:
+    """Play the config's seeds × group size in this process. Raises ConfigError before any I/O, StoreError."""
+    spec = check(config)
+    rollout = config.rollout
+    with httpx.Client(follow_redirects=False) as client:
+        own_key_env = config.server.api_key_env
+        policy = make_policy(
+            config.policy, spec, embedded=embedded, client=client, environ=environ, own_key_env=own_key_env
+        )
+        plans = plan_groups(rollout.seeds.seeds(), rollout.group_size, run_id=run_id, noise_seed=config.seed)
+        with TraceStore.open(rollout.trace_db) as store:
+            store.write_run(run_id, command, config.model_dump(mode="json"))
+
+            def keep(episode: Episode) -> None:
+                store.write_episode(episode)
+                progress(episode)
+
+            return play(
+                plans, spec, policy, make_limits(config), config.step_rewards, keep, concurrency=rollout.concurrency
+            )
+
+
+def play_hosted(
+    config: Config,
+    base_url: str,
+    *,
+    run_id: str,
+    command: str,
+    progress: Progress,
+    store_here: bool,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Episode]:
+    """Play the same on the task app at `base_url`, which stores the episodes; so does this process when
+    `store_here`. Raises PolicyError when the app cannot be reached or a rollout breaks."""
+    spec = check(config)
+    rollout = config.rollout
+    plans = plan_groups(rollout.seeds.seeds(), rollout.group_size, run_id=run_id, noise_seed=config.seed)
+    key = environ.get(config.server.api_key_env, "")
+    store = TraceStore.open(rollout.trace_db) if store_here else None
+    try:
+        if store:
+            store.write_run(run_id, command, config.model_dump(mode="json"))
+
+        def keep(episode: Episode) -> None:
+            if store:
+                store.write_episode(episode)
+            progress(episode)
+
+        with HostedTaskApp(base_url, api_key=key) as app:
+            return app.play(
+                plans,
+                spec,
+                _policy_body(config),
+                config.step_rewards,
+                rollout.max_decisions,
+                keep,
+                noise_seed=config.seed,
+                concurrency=rollout.concurrency,
+            )
+    finally:
+        if store:
+            store.close()
+
+
+def _policy_body(config: Config) -> dict[str, Any]:
+    """The request's policy object; settings of `chat` travel only with `chat`, keys never do."""
+    policy = config.policy
+    if not policy.inference_url and not policy.model:
+        return {"policy_name": policy.name}
+    settings = policy.model_dump(include={"model", "inference_url", "temperature", "top_p", "max_tokens"})
+    return {"policy_name": policy.name, "config": {key: value for key, value in settings.items() if value != ""}}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a policy did on a set of worlds; `failed` episodes carry no outcome and are not in the mean."""
+
+    policy: str
+    version: str
+    outcome: Mean
+    failed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain JSON values."""
+        return asdict(self)
+
+
+def evaluate_beside_random(
+    config: Config,
+    *,
+    progress: Progress,
+    embedded: EmbeddedFactory | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Score]:
+    """Play `eval.seeds`, one episode each, with the config's policy and then with `random`."""
+    rollout = config.rollout.model_copy(update={"seeds": config.eval.seeds, "group_size": 1})
+    held_out = config.model_copy(update={"rollout": rollout, "seed": config.eval.sampling_seed})
+    names = list(dict.fromkeys((config.policy.name, "random")))
+    scores = []
+    for name in names:
+        one = held_out.model_copy(update={"policy": config.policy.model_copy(update={"name": name})})
+        episodes = play_config(
+            one, run_id=new_run_id("eval"), command="eval", progress=progress, embedded=embedded, environ=environ
+        )
+        scores.append(score(episodes))
+    return scores
+
+
+def score(episodes: Sequence[Episode]) -> Score:
+    """The score of one policy's episodes. Raises ValueError without any."""
+    if not episodes:
+        raise ValueError("no episodes to score")
+    outcomes = [episode.outcome for episode in episodes if episode.outcome is not None]
+    first = episodes[0]
+    return Score(first.policy, first.policy_version, mean_interval(outcomes), len(episodes) - len(outcomes))
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Reward vectors of a database: the JSON lines, and the metrics of all complete or single episodes."""
+
+    text: str
+    rows: int
+    metrics: BatchMetrics
+    left_out: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The metrics as plain JSON values."""
+        return {"rows": self.rows, "left_out": self.left_out, **asdict(self.metrics)}
+
+    def totals(self) -> list[tuple[str, Any]]:
+        """Every metric but the breakdown by turn, as (name, value)."""
+        return [(name, value) for name, value in self.to_json().items() if name != "by_turn"]
+
+    def by_turn(self) -> list[tuple[Any, ...]]:
+        """(turn, sum of r, ΣAchΔ, ΣUniqueΔ) of each turn."""
+        return [(turn, *entry) for turn, entry in self.metrics.by_turn.items()]
+
+
+def collect_database(config: Config, *, run_id: str | None, output: Path | None) -> Collected:
+    """Reward vectors of the episodes in `rollout.trace_db`, written to `output` whole or not at all.
+
+    Raises StoreError for a database that cannot be read or holds broken records, ConfigError when
+    nothing in it carries a reward or `output` cannot be written.
+    """
+    flags = config.step_rewards
+    with TraceStore.open(config.rollout.trace_db, create=False, read_only=True) as store:
+        episodes = list(store.episodes(run_id=run_id, records=flags.mode != "off"))
+    try:
+        lines = list(collect_rows(episodes, flags))
+        metrics = measure(episodes, flags)
+    except ValueError as error:
+        raise StoreError(f"{config.rollout.trace_db}: {error}") from error
+    if not lines:
+        raise ConfigError(f"no episode in {config.rollout.trace_db} carries a reward", field="rollout.trace_db")
+    text = "".join(f"{line}\n" for line in lines)
+    if output is not None:
+        _write_whole(output, text)
+    return Collected(text, len(lines), metrics, len(episodes) - len(lines))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write beside, then rename, so that a file of that name is never left half-written."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error}", field="output") from error

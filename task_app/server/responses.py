@@ -1,0 +1,131 @@
+"""A finished rollout as the response existing clients read. Builds plain JSON values; decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from task_app.collect import reward_vector
+from task_app.core.rewards import rewards_from_events
+from task_app.core.types import Decision, Episode
+from task_app.core.wire import episode_to_json
+from task_app.server.requests import RolloutRequest, ignored_fields
+from task_app.server.rollouts import FinishedRollout
+
+__all__ = ["rollout_response"]
+
+
+def rollout_response(finished: FinishedRollout, request: RolloutRequest) -> dict[str, Any]:
+    """The whole answer. Rewards of an episode that carries none are null, never 0."""
+    episode = finished.episode
+    trajectory = _trajectory(finished, request.record.logprobs)
+    return {
+        "run_id": episode.run_id,
+        "trajectories": [trajectory] if request.record.trajectories else [],
+        "branches": {},
+        "metrics": _metrics(finished, ignored_fields(request)),
+        "aborted": episode.status == "aborted",
+        "ops_executed": 2 * len(episode.decisions),
+        "trace": _trace(finished, request) if request.record.return_trace else None,
+    }
+
+
+def _trajectory(finished: FinishedRollout, logprobs: bool) -> dict[str, Any]:
+    episode = finished.episode
+    rewards = reward_vector(episode, episode.flags).decisions if episode.rewarded else [None] * len(episode.decisions)
+    steps = [
+        _step(finished, index, reward, logprobs)
+        for index, reward in enumerate(rewards)
+    ]
+    return {
+        "env_id": f"{episode.task.app}-{episode.task.seed}",
+        "policy_id": episode.policy,
+        "steps": steps,
+        "final": {
+            "observation": steps[-1]["obs"] if steps else {},
+            "reward": episode.outcome,
+            "done": episode.terminated or episode.truncated,
+            "truncated": episode.truncated,
+            "info": {"status": episode.status, "cause": episode.cause},
+        },
+        "length": len(steps),
+    }
+
+
+def _step(finished: FinishedRollout, index: int, reward: float | None, logprobs: bool) -> dict[str, Any]:
+    episode = finished.episode
+    decision = episode.decisions[index]
+    last = index == len(episode.decisions) - 1
+    obs = finished.spec.app.status_fields(finished.states[index])
+    obs["reward_last_step"] = decision.steps[-1].reward if decision.steps else 0.0
+    return {
+        "obs": obs,
+        "tool_calls": decision.completion.message.to_wire().get("tool_calls", []),
+        "reward": reward,
+        "done": last and (episode.terminated or episode.truncated),
+        "truncated": last and episode.truncated,
+        "info": _info(decision, logprobs),
+    }
+
+
+def _info(decision: Decision, logprobs: bool) -> dict[str, Any]:
+    meta: dict[str, Any] = {"turn": decision.turn}
+    if decision.rewards is not None:
+        meta["decision_rewards"] = decision.rewards.to_wire()
+    info: dict[str, Any] = {
+        "meta": meta,
+        "executed": [step.action for step in decision.steps],
+        "step_rewards": [step.reward for step in decision.steps],
+        "events": list(decision.events),
+    }
+    if decision.failure is not None:
+        info["parse_failure"] = {"reason": decision.failure.reason, "detail": decision.failure.detail}
+    if logprobs and decision.completion.tokens is not None:
+        info["logprobs"] = list(decision.completion.tokens.logprobs)
+    return info
+
+
+def _metrics(finished: FinishedRollout, ignored: list[str]) -> dict[str, Any]:
+    episode = finished.episode
+    total = sum(reward_vector(episode, episode.flags).values) if episode.rewarded else None
+    return {
+        "episode_returns": [total],
+        "mean_return": total,
+        "num_steps": len(episode.steps),
+        "num_episodes": 1,
+        "outcome_score": episode.outcome,
+        "events_score": _events_score(episode),
+        "details": {
+            "episode_id": episode.episode_id,
+            "group_id": episode.group_id,
+            "member": episode.member,
+            "status": episode.status,
+            "cause": episode.cause,
+            "environment_return": episode.environment_return,
+            "prompt_hash": episode.prompt_hash,
+            "step_rewards_mode": episode.flags.mode,
+            "event_rewards_kind": episode.flags.kind,
+            "ignored": ignored,
+        },
+    }
+
+
+def _events_score(episode: Episode) -> int | None:
+    """Σ unique_delta or Σ ach_delta over decisions; None without step rewards or any reward."""
+    if not episode.rewarded or episode.flags.mode == "off":
+        return None
+    records = rewards_from_events(decision.events for decision in episode.decisions)
+    return sum(r.unique_delta if episode.flags.kind == "unique" else r.ach_delta for r in records)
+
+
+def _trace(finished: FinishedRollout, request: RolloutRequest) -> dict[str, Any]:
+    episode = finished.episode
+    if request.record.trace_format == "full":
+        return {"format": "full", "session_id": episode.episode_id, "episode": episode_to_json(episode)}
+    return {
+        "format": "compact",
+        "session_id": episode.episode_id,
+        "status": episode.status,
+        "outcome": episode.outcome,
+        "events": dict(sorted(episode.event_counts.items())),
+        "decision_rewards": [d.rewards.to_wire() for d in episode.decisions if d.rewards is not None],
+    }
