@@ -31,7 +31,7 @@ CHUNK = (12, 12)
 UPDATE_DISTANCE = 2 * 9  # stock: twice the larger side of the 9×9 view, player row included
 NIGHT_NOISE = (63, 49)  # pixels of the map part of a stock 64×64 picture
 MAX_SEED = 2**31 - 1
-WORLDS_KEPT = 64
+WORLDS_KEPT = 256
 
 _KINDS = {objects.Cow: "cow", objects.Zombie: "zombie", objects.Skeleton: "skeleton", objects.Arrow: "arrow"}
 

@@ -26,7 +26,6 @@ MAKE: Mapping[str, Any] = constants.make  # pyright: ignore[reportAttributeAcces
 
 EDGE = "edge"
 FAR = 1 << 30
-CELL = 4
 BENCHES = ("table", "furnace")
 MOVES: Mapping[Point, str] = {(-1, 0): "move_left", (1, 0): "move_right", (0, -1): "move_up", (0, 1): "move_down"}
 _STEPS: Mapping[str, Point] = {name: step for step, name in MOVES.items()}
@@ -124,35 +123,18 @@ class Memory:
             return None
         if material in WALKABLE:
             return ()
-        if material in ("water", "lava"):
+        if material == "water":
             bridge = self.inventory["stone"] > 0 and self.can_collect("stone")
             return ("place_stone", "do") if bridge else None
         return ("do",) if material in COLLECT and self.can_collect(material) else None
-
-    def closed_in(self, start: Point, wall: Point | None = None) -> bool:
-        """Whether no creature could walk up to `start`, were there a stone at `wall`."""
-        reached, waiting = {start}, [start]
-        while waiting:
-            place = waiting.pop()
-            for step in MOVES:
-                target = add(place, step)
-                material = self.tiles.get(target)
-                if target == wall or target in reached or material is not None and material not in WALKABLE:
-                    continue
-                if material is None or target in self.objects or len(reached) > CELL:
-                    return False
-                reached.add(target)
-                waiting.append(target)
-        return True
 
     def entry_costs(self) -> dict[str, int]:
         """How many actions it takes to enter a tile of each material, for those one can enter now."""
         costs = dict.fromkeys(sorted(WALKABLE), 1)
         costs |= {name: 2 for name in COLLECT if name not in costs and self.can_collect(name)}
-        for liquid in ("water", "lava"):
-            costs.pop(liquid, None)
-            if self.inventory["stone"] and self.can_collect("stone"):
-                costs[liquid] = 4
+        del costs["water"]
+        if self.inventory["stone"] and self.can_collect("stone"):
+            costs["water"] = 4
         return costs
 
     def new_in_sight(self, place: Point) -> int:
