@@ -21,21 +21,12 @@ from task_app.config.models import PolicySection
 from task_app.core.errors import ConfigError
 from task_app.core.policy import Policy
 from task_app.core.task import TaskApp, TaskSpec
-from task_app.credit import CreditSettings, check_credit
 from task_app.policies import ChatPolicy, ChatSettings, ReplayPolicy, ScriptedPolicy
 from task_app.policies.chat import provider_key
 from task_app.rollout import Limits
 from task_app.store import TraceStore
 
-__all__ = [
-    "check",
-    "check_training",
-    "credit_settings",
-    "make_limits",
-    "make_policy",
-    "make_spec",
-    "policy_names",
-]
+__all__ = ["EmbeddedFactory", "check", "make_limits", "make_policy", "make_spec", "policy_names"]
 
 EmbeddedFactory = Callable[[TaskSpec, Path | None], Policy]
 OTHER_POLICIES = ("chat", "embedded", "replay")
@@ -100,17 +91,6 @@ def check(config: Config) -> TaskSpec:
     """The task of a config whose flags are legal, before any I/O. Raises ConfigError."""
     _ = config.step_rewards
     return make_spec(config.task.app, config.task.options)
-
-
-def check_training(config: Config) -> TaskSpec:
-    """`check`, and whether estimator, reward mode and group size go together. Raises ConfigError."""
-    check_credit(credit_settings(config), config.step_rewards, config.rollout.group_size)
-    return check(config)
-
-
-def credit_settings(config: Config) -> CreditSettings:
-    """How the config's advantages are made."""
-    return CreditSettings(**config.training.credit.model_dump(), mode=config.step_rewards.mode)
 
 
 def _chat(

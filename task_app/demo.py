@@ -1,0 +1,146 @@
+"""The whole loop once, in minutes: serve → roll out over HTTP → collect → train → evaluate → report.
+
+A script in library form: each stage calls what a user would call. It makes no decisions about
+training; those are in its config, `configs/basic/crafter_rl.toml`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from task_app.analyze.stats import Summary, summarise
+from task_app.config import Config, load_config
+from task_app.core.errors import ConfigError, PolicyError
+from task_app.core.types import Episode
+from task_app.http.ports import check_port_free
+from task_app.rollout.client import HostedTaskApp
+from task_app.runs import Collected, collect_database, play_hosted
+
+__all__ = ["DemoPaths", "Stage", "demo_config", "run_scripted_part", "serve_in_background"]
+
+Stage = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
+"""Opens a progress bar with a label and a total; what it yields advances the bar."""
+
+HOST = "127.0.0.1"
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 15.0
+SCRIPTED = ("random", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPaths:
+    """Where the demo reads and writes, under a project folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "configs/basic/crafter_rl.toml"
+
+    @property
+    def trace_db(self) -> Path:
+        return self.root / "traces/demo.db"
+
+    @property
+    def run_dir(self) -> Path:
+        return self.root / "runs/demo"
+
+    @property
+    def vectors(self) -> Path:
+        return self.run_dir / "reward_vectors.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.run_dir / "report.html"
+
+    def clear(self) -> bool:
+        """Remove what an earlier demo left; True if there was anything."""
+        found = [path for path in self.trace_db.parent.glob(f"{self.trace_db.name}*") if path.is_file()]
+        for path in found:
+            path.unlink()
+        if self.run_dir.exists():
+            shutil.rmtree(self.run_dir)
+            return True
+        return bool(found)
+
+
+def demo_config(paths: DemoPaths) -> Config:
+    """The basic RL config with the demo's own database and run folder.
+
+    Raises ConfigError outside a project folder, since the demo is about the files in it.
+    """
+    if not paths.config.is_file():
+        raise ConfigError(f"the demo runs in the project's folder; there is no {paths.config}")
+    return load_config(
+        paths.config, {"rollout.trace_db": str(paths.trace_db), "training.run_dir": str(paths.run_dir)}
+    )
+
+
+@contextmanager
+def serve_in_background(config: Config, port: int, log: Path) -> Iterator[str]:
+    """The hosted app in a process of its own, ended by its process id; yields its address.
+
+    Raises ConfigError when the port is taken, PolicyError when the app does not come up.
+    """
+    check_port_free(HOST, port)
+    command = [sys.executable, "-m", "task_app", "serve", config.task.app]
+    command += ["--host", HOST, "--port", str(port), "--trace-db", str(config.rollout.trace_db)]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            address = f"http://{HOST}:{port}"
+            _wait_until_healthy(process, address, log)
+            yield address
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run_scripted_part(config: Config, paths: DemoPaths, port: int, stage: Stage) -> tuple[dict[str, Summary], Collected]:
+    """Serve, roll out the scripted policies over HTTP on the held-out worlds, collect reward vectors.
+
+    Returns a summary per policy and what was collected.
+    """
+    summaries = {}
+    rollout = config.rollout.model_copy(update={"seeds": config.eval.seeds, "group_size": 1})
+    with serve_in_background(config, port, paths.run_dir / "server.log") as address:
+        for name in SCRIPTED:
+            policy = config.policy.model_copy(update={"name": name})
+            one = config.model_copy(update={"rollout": rollout, "policy": policy})
+            with stage(f"{name} over HTTP", len(config.eval.seeds)) as advance:
+
+                def progress(episode: Episode, advance: Callable[..., None] = advance) -> None:
+                    advance()
+
+                episodes = play_hosted(
+                    one, address, run_id=f"demo-{name}", command="demo", progress=progress, store_here=False
+                )
+            summaries[name] = summarise(episodes)
+    return summaries, collect_database(config, run_id=None, output=paths.vectors)
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    with HostedTaskApp(address, timeout_s=5.0, tries=1) as app:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise PolicyError(f"the task app ended at once: {log.read_text().strip()}")
+            try:
+                app.health()
+                return
+            except PolicyError:
+                time.sleep(0.1)
+    raise PolicyError(f"the task app did not answer within {START_DEADLINE_S:.0f} s; its log is {log}")
