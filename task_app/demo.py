@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from task_app.analyze.report import TrainingReport
 from task_app.analyze.stats import Summary, summarise
 from task_app.config import Config, load_config
 from task_app.core.errors import ConfigError, PolicyError
@@ -23,8 +25,10 @@ from task_app.core.types import Episode
 from task_app.http.ports import check_port_free
 from task_app.rollout.client import HostedTaskApp
 from task_app.runs import Collected, collect_database, play_hosted
+from task_app.store import TraceStore
+from task_app.train.launch import train_config
 
-__all__ = ["DemoPaths", "Stage", "demo_config", "run_scripted_part", "serve_in_background"]
+__all__ = ["DemoPaths", "DemoResult", "Stage", "demo_config", "run_demo", "run_scripted_part", "serve_in_background"]
 
 Stage = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar with a label and a total; what it yields advances the bar."""
@@ -33,6 +37,15 @@ HOST = "127.0.0.1"
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 15.0
 SCRIPTED = ("random", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What the demo shows at its end; `best_episode` is the trained policy's best held-out one."""
+
+    collected: Collected
+    report: TrainingReport
+    best_episode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,26 @@ def run_scripted_part(config: Config, paths: DemoPaths, port: int, stage: Stage)
                 )
             summaries[name] = summarise(episodes)
     return summaries, collect_database(config, run_id=None, output=paths.vectors)
+
+
+def run_demo(
+    config: Config,
+    paths: DemoPaths,
+    port: int,
+    *,
+    stage: Stage,
+    training: Callable[[int], AbstractContextManager[Callable[[dict[str, Any]], None]]],
+    note: Callable[[str], None],
+) -> DemoResult:
+    """All stages, one after another. Raises whatever a stage raises; what was recorded before it stays."""
+    summaries, collected = run_scripted_part(config, paths, port, stage)
+    with training(config.training.updates) as progress:
+        result, report = train_config(config, progress=progress, note=note, extra=summaries)
+    with TraceStore.open(paths.trace_db, read_only=True) as store:
+        sql = """SELECT episode_id FROM episodes WHERE run_id = ? AND training_update = ?
+                 ORDER BY outcome DESC, seed LIMIT 1"""
+        best = store.query(sql, (f"{result.run_id}-eval", result.updates))
+    return DemoResult(collected, report, best[0]["episode_id"])
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -157,7 +157,7 @@ def _embedded(settings: Any) -> Any:
     """The embedded policy's factory; torch is imported only when a config asks for it."""
     if settings.policy.name != "embedded":
         return None
-    from task_app.train import embedded_factory
+    from task_app.train.launch import embedded_factory
 
     return embedded_factory(settings)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from task_app.cli.common import CONTEXT, ConfigFile, config_from
+from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+
+if TYPE_CHECKING:
+    from task_app.analyze.report import TrainingReport
 
 __all__ = ["add_to"]
 
@@ -20,14 +26,82 @@ def add_to(app: typer.Typer) -> None:
 def train(
     ctx: typer.Context,
     config: ConfigFile = None,
-    kind: Annotated[str, typer.Option("--type", help="rl: GRPO from event-level step rewards.")] = "rl",
+    kind: Annotated[
+        Literal["rl"], typer.Option("--type", help="rl: GRPO from event-level step rewards.")
+    ] = "rl",
+    as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
-    raise NotImplementedError
+    settings = config_from(ctx, config, {})
+    from task_app.cli.output import console, print_json
+    from task_app.train.launch import train_config
+
+    with _training_bar(settings.training.updates) as progress:
+        result, report = train_config(settings, progress=progress, note=console.print)
+    if as_json:
+        print_json({"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after})
+        return
+    _print_report(report)
+    console.print(f"run {result.run_id} in {result.run_dir} · report: {result.run_dir / 'report.html'}")
 
 
-def demo(
-    port: Annotated[int, typer.Option(help="Port the task app is served on.")] = 8010,
-) -> None:
+def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.")] = 8010) -> None:
     """Everything once, in a few minutes: serve, roll out over HTTP, collect, train, evaluate, report."""
-    raise NotImplementedError
+    from task_app.cli.output import console, print_table, progress_bar
+    from task_app.demo import DemoPaths, demo_config, run_demo
+
+    paths = DemoPaths(Path())
+    config = demo_config(paths)
+    if paths.clear():
+        console.print(f"replacing the last demo ({paths.run_dir}, {paths.trace_db})")
+    demo = run_demo(config, paths, port, stage=progress_bar, training=_training_bar, note=console.print)
+    console.print(f"{demo.collected.rows} reward vectors from {paths.trace_db} in {paths.vectors}")
+    print_table("reward by turn", ("turn", "sum of r", "ΣAchΔ", "ΣUniqueΔ"), demo.collected.by_turn())
+    _print_report(demo.report)
+    _print_time_split(demo.report)
+    console.print(
+        f"\nreport: {paths.report}   (open it in a browser)\n\n"
+        f"what to type next:\n"
+        f"  .venv/bin/task-app traces show {demo.best_episode[:8]} --db {paths.trace_db}\n"
+        f"  .venv/bin/task-app eval --policy embedded --checkpoint {paths.run_dir} --config configs/basic/crafter_eval.toml\n"
+        f"  .venv/bin/task-app train --type rl --config {paths.config} --training.updates=40\n"
+        f"  .venv/bin/task-app serve crafter --port {port}"
+    )
+
+
+@contextmanager
+def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar that moves with every update and shows the last one's numbers; evaluations are printed."""
+    from task_app.cli.output import console, progress_bar
+
+    with progress_bar("training", updates) as advance:
+
+        def progress(line: dict[str, Any]) -> None:
+            if line["kind"] == "start":
+                flags = line["step_rewards"]
+                console.print("step rewards: " + ", ".join(f"{name} {value}" for name, value in flags.items()))
+            elif line["kind"] == "update":
+                advance(f"outcome {line['outcome/mean']:.2f} · Σr {line['reward/sum']:.0f}")
+            elif line["kind"] == "eval" and line["mean"] is not None:
+                console.print(f"held-out after {line['update']} updates: {line['mean']:.2f} (n={line['n']})")
+
+        yield progress
+
+
+def _print_report(report: TrainingReport) -> None:
+    from task_app.cli.output import print_table
+
+    rows = [
+        (label, s.outcome.n, s.outcome.mean, s.outcome.low, s.outcome.high, s.unique_delta_sum)
+        for label, s in report.held_out.items()
+    ]
+    columns = ("policy", "episodes", "mean achievements", "95 % low", "high", "ΣUniqueΔ")
+    print_table("held-out worlds, one episode each", columns, rows)
+
+
+def _print_time_split(report: TrainingReport) -> None:
+    from task_app.cli.output import print_table
+
+    total = sum(report.time_split.values()) or 1.0
+    rows = [(name, seconds, f"{seconds / total:.0%}") for name, seconds in report.time_split.items()]
+    print_table("where training's time went", ("part", "seconds", "share"), rows)

@@ -138,7 +138,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
         horizon=flags.horizon,
         episodes=len(members),
         decisions=sum(len(member.rewards) for member in members),
-        reward_sum=sum(sum(member.vector.values) for member in members),
+        reward_sum=sum((sum(member.vector.values) for member in members), 0.0),
         ach_delta_sum=sum(entry[1] for entry in by_turn.values()),
         unique_delta_sum=sum(entry[2] for entry in by_turn.values()),
         decisions_with_unique=with_unique,

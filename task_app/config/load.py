@@ -35,7 +35,10 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
         config = Config.model_validate(document | {"forwarded": forwarded})
         _ = config.step_rewards
     except ValidationError as error:
-        raise _config_error(error, path) from error
+        field, sentence = (text.removeprefix("forwarded.") for text in describe_validation_error(error, Config))
+        raise _in_file(path, sentence, field) from error
+    except ConfigError as error:
+        raise _in_file(path, str(error), error.field) from error
     return config
 
 
@@ -50,9 +53,10 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if not argument.startswith("--") or not equals or not name:
             raise ConfigError(f"unknown argument {argument!r}; overrides are written --section.key=value")
         try:
-            overrides[name] = tomllib.loads(f"value = {text}")["value"]
+            parsed = tomllib.loads(f"value = {text}")
         except tomllib.TOMLDecodeError:
-            overrides[name] = text
+            parsed = {}
+        overrides[name] = parsed["value"] if parsed.keys() == {"value"} else text
     return overrides
 
 
@@ -71,8 +75,7 @@ def describe_validation_error(error: ValidationError, model: type[BaseModel], pr
     return field, f"{field or 'the value'}: {sentence}, got {problem['input']!r}"
 
 
-def _config_error(error: ValidationError, path: Path | None) -> ConfigError:
-    field, sentence = describe_validation_error(error, Config)
+def _in_file(path: Path | None, sentence: str, field: str) -> ConfigError:
     return ConfigError(f"{path}: {sentence}" if path else sentence, field=field)
 
 

@@ -6,11 +6,12 @@ files are known and kept whole in `forwarded`, for a training backend.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from task_app.config.step_rewards import StepRewardSettings, merge_sections, resolve
 from task_app.core.types import StepRewardFlags
@@ -51,10 +52,16 @@ class Section(BaseModel):
 class SeedRange(BaseModel):
     """The seeds `start` to `stop`, the end left out; written `"A:B"`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     start: int = Field(ge=0)
     stop: int = Field(le=2**31 - 1)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.start >= self.stop:
+            raise ValueError(f"seeds {str(self)!r} is empty; start must be below stop")
+        return self
 
     @classmethod
     def parse(cls, text: str) -> SeedRange:
@@ -81,6 +88,15 @@ class SeedRange(BaseModel):
 
 def _seed_range(value: Any) -> Any:
     return SeedRange.parse(value) if isinstance(value, str) else value
+
+
+def _strict_json(section: dict[str, Any]) -> dict[str, Any]:
+    """Refuse numbers that no record can hold; dates are allowed and become text."""
+    try:
+        json.dumps(section, allow_nan=False, default=str)
+    except ValueError as error:
+        raise ValueError("no NaN or infinity is allowed") from error
+    return section
 
 
 class TaskSection(Section):
@@ -274,7 +290,7 @@ class Config(Section):
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
     eval: EvalSection = EvalSection()
-    forwarded: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)
     """Sections of older job files, as written; local training does not use them."""
 
     @property

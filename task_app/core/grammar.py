@@ -20,7 +20,8 @@ __all__ = ["Grammar"]
 class Grammar:
     """A deterministic automaton: `edges[state][word]` is the next state; `final` ends the answer.
 
-    Raises ValueError at construction when an edge leads nowhere or a state but `final` has no edge.
+    Raises ValueError at construction when an edge leads nowhere, a state but `final` has no edge, or
+    `final` has one.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Grammar:
     edges: Mapping[str, Mapping[str, str]]
 
     def __post_init__(self) -> None:
+        if self.final in self.edges:
+            raise ValueError(f"grammar {self.name}: final state {self.final!r} has a way out")
         for state, options in self.edges.items():
             if not options:
                 raise ValueError(f"grammar {self.name}: state {state!r} has no way out")

@@ -22,9 +22,9 @@ __all__ = ["Agent", "AgentFactory", "Environment", "Snapshot", "TaskApp", "TaskO
 
 
 class TaskOptions(BaseModel):
-    """Base of every app's options: frozen, strict, unknown keys refused."""
+    """Base of every app's options: frozen, strict, unknown keys refused, no NaN or infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Environment(Protocol):
     """One world. Randomness is owned by the instance; same seed and actions give the same bytes."""
 
     def reset(self, seed: int) -> Any:
-        """Start the world named by `seed` (0 ≤ seed < 2**31) and return the first observation."""
+        """Start the world named by `seed` (0 ≤ seed < 2**31 − 1) and return the first observation."""
         ...
 
     def step(self, action: str) -> StepResult:

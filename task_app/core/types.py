@@ -20,7 +20,7 @@ status        ok | truncated | infra_error | aborted
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ __all__ = [
     "DecisionRequest",
     "DecisionRewards",
     "Episode",
+    "EventRewardsKind",
+    "Horizon",
     "Message",
     "ParseFailure",
     "PastDecision",
@@ -326,8 +328,3 @@ class Episode:
     def rewarded(self) -> bool:
         """Whether the status carries a reward at all."""
         return self.status in ("ok", "truncated")
-
-
-def executed_actions(decisions: Sequence[Decision]) -> list[tuple[str, ...]]:
-    """The actions each decision ran, in order; an empty tuple for a parse failure."""
-    return [tuple(step.action for step in decision.steps) for decision in decisions]

@@ -1,7 +1,7 @@
-"""What every server of ours shares: keys, error bodies, body limits, who holds a port.
+"""What every server of ours shares: keys, error bodies, body limits, and the port it listens on.
 
     auth.py    the key check
     errors.py  one JSON shape for every error, which never echoes the input
     limits.py  the largest body
-    ports.py   who listens on a port
+    ports.py   binding a port, and who holds it when it is taken
 """

@@ -6,9 +6,9 @@ Keys are never echoed, logged or sent on.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from collections.abc import Iterable
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from task_app.http.errors import error_response
@@ -28,24 +28,31 @@ class KeyCheck:
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys or self._is_open(scope) or self._has_key(Request(scope)):
+        if scope["type"] == "lifespan" or not self._keys or self._is_open(scope) or self._has_key(scope):
             await self._app(scope, receive, send)
-            return
-        response = error_response(401, "unauthorized", "a valid key is needed in X-API-Key or Authorization: Bearer")
-        response.headers["WWW-Authenticate"] = "Bearer"
-        await response(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            sentence = "a valid key is needed in X-API-Key or Authorization: Bearer"
+            response = error_response(401, "unauthorized", sentence)
+            response.headers["WWW-Authenticate"] = "Bearer"
+            await response(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
-        return scope["method"] in ("GET", "HEAD") and scope["path"] in self._open_paths
+        return scope.get("method") in ("GET", "HEAD") and scope["path"] in self._open_paths
 
-    def _has_key(self, request: Request) -> bool:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = [request.headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+    def _has_key(self, scope: Scope) -> bool:
+        headers = dict(scope["headers"])
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        given = [headers.get(b"x-api-key", b""), token.strip() if scheme.lower() == b"bearer" else b""]
         # Every pair is compared, so that the time taken says nothing about which one matched.
-        matches = [hmac.compare_digest(key, one.encode()) for key in self._keys for one in given]
+        matches = [hmac.compare_digest(key, one) for key in self._keys for one in given]
         return any(matches)
 
 
 def is_loopback(host: str) -> bool:
     """Whether listening on `host` reaches this machine only."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -29,19 +29,17 @@ class BodyLimit:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body, or None when it is too large."""
-        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if declared.isdigit() and int(declared) > self._max_bytes:
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared[:19]) > self._max_bytes:
             return None
-        parts, size = [], 0
+        body = bytearray()
         while True:
             message = await receive()
-            part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > self._max_bytes:
+            body += message.get("body", b"")
+            if len(body) > self._max_bytes:
                 return None
             if not message.get("more_body"):
-                return b"".join(parts)
+                return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

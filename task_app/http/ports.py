@@ -1,65 +1,76 @@
-"""Who listens on a port, so that "address in use" can name a culprit. Looks only at this machine."""
+"""Binding a port, so that "address in use" can name a culprit. Looks only at this machine."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
 from task_app.core.errors import ConfigError
 
-__all__ = ["check_port_free", "who_listens"]
+__all__ = ["listen", "who_listens"]
 
-_LISTEN = "0A"  # the state code of a listening socket in /proc/net/tcp
+_BACKLOG = 2048
+_LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
-def check_port_free(host: str, port: int) -> None:
-    """Raise ConfigError naming who holds the port, when it is taken or may not be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConfigError(
-                    f"port {port} is in use by {who_listens(port)}; choose another with --port", field="server.port"
-                ) from error
+def listen(host: str, port: int) -> socket.socket:
+    """A socket listening on the address; port 0 takes a free one.
+
+    Raises ConfigError, naming who holds the port when it is taken.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"host {host!r} is no address of this machine: {error}", field="server.host") from error
+    family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno != errno.EADDRINUSE:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}", field="server.host") from error
+        other = port + 1 if port < 65_535 else port - 1
+        raise ConfigError(
+            f"port {port} is in use by {who_listens(port)}; choose another with --port {other} "
+            f"(for the demo: make demo PORT={other})",
+            field="server.port",
+        ) from error
+    return listener
 
 
 def who_listens(port: int) -> str:
-    """A description of the listener: ours by its health answer, else by process where that can be read."""
-    try:
-        health = httpx.get(f"http://127.0.0.1:{port}/health", timeout=1.0).json()
+    """A description of the listener: ours by its health answer, else its process where that can be read."""
+    with suppress(httpx.HTTPError, ValueError, AttributeError):
+        health = httpx.get(f"http://127.0.0.1:{port}/health", timeout=1.0, trust_env=False).json()
         if health.get("service") == "crafter-task-app":
             return f"another crafter-task-app (process {health.get('pid')})"
-    except (httpx.HTTPError, ValueError, AttributeError):
-        pass
-    pid = _listening_process(port)
-    if pid is None:
-        return "another program"
-    command = Path(f"/proc/{pid}/comm").read_text().strip()
-    return f"process {pid} ({command})"
+    with suppress(OSError):
+        for process in _listening_processes(port):
+            return f"process {process.name} ({(process / 'comm').read_text().strip()})"
+    return "another program"
 
 
-def _listening_process(port: int) -> int | None:
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        rows = [line.split() for line in lines]
-        inodes |= {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rsplit(":", 1)[1], 16) == port}
-    for entry in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
-        try:
-            target = os.readlink(entry)
-        except OSError:
-            continue
-        if target.startswith("socket:[") and target[8:-1] in inodes:
-            return int(entry.parts[2])
-    return None
+def _listening_processes(port: int) -> Iterator[Path]:
+    """The /proc folders of the processes that hold a listening socket on `port`."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for process in Path("/proc").iterdir() if sockets else ():
+        with suppress(OSError):  # not a process, another user's, or gone by now
+            if any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
+                yield process
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for row in map(str.split, Path("/proc/net", table).read_text().splitlines()[1:]):
+                if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port:
+                    yield row[9]

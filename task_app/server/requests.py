@@ -1,19 +1,23 @@
-"""What clients may send to `/rollout`. Every field of the existing contract is known; no other is accepted.
+"""What clients may send. Every field of the existing contract is known; no other is accepted.
 
 Fields without effect here are accepted and named in `details.ignored` of the answer: `ignored_fields`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["AGENT_OPS", "ENV_OPS", "RolloutRequest", "ignored_fields"]
+from task_app.core.types import Episode
 
-Name = Field(default=None, min_length=1, max_length=200)
+__all__ = ["AGENT_OPS", "ENV_OPS", "RolloutRequest", "TaskInfoQuery", "ignored_fields"]
+
 AGENT_OPS = ("agent", "policy", "model")
 ENV_OPS = ("env", "environment", "step")
+
+Seed = Annotated[int, Field(ge=0, lt=2**31 - 1)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Body(BaseModel):
@@ -27,7 +31,7 @@ class EnvParams(_Body):
 
 
 class EnvConfig(_Body):
-    """How the world is played. `options` are the task app's own options; the rest is the contract's."""
+    """How the world is played: the task app's own `options`, and the contract's settings."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     step_rewards: dict[str, Any] | None = None
@@ -39,8 +43,8 @@ class EnvConfig(_Body):
 class EnvSpec(_Body):
     """Which world. Without `env_name` it is the app that is served."""
 
-    env_name: str | None = Name
-    seed: int = Field(ge=0, lt=2**31 - 1)
+    env_name: Name | None = None
+    seed: Seed
     config: EnvConfig = EnvConfig()
     env_id: str | None = None
 
@@ -48,16 +52,16 @@ class EnvSpec(_Body):
 class PolicyConfig(_Body):
     """Settings of the `chat` policy, and the turn limit `max_llm_calls`."""
 
-    model: str | None = Name
+    model: Name | None = None
     inference_url: str | None = Field(default=None, max_length=2_000)
-    provider: str | None = Name
+    provider: Name | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1, le=131_072)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=131_072)
     max_llm_calls: int | None = Field(default=None, ge=1)
     step_rewards: dict[str, Any] | None = None
-    trace_correlation_id: str | None = Name
+    trace_correlation_id: Name | None = None
     api_key: str | None = None
     use_tools: bool | None = None
     thinking_mode: str | None = None
@@ -65,9 +69,9 @@ class PolicyConfig(_Body):
 
 
 class PolicySpec(_Body):
-    """Who plays: a scripted player of the app, or `chat` (any name with an inference_url in an alias list)."""
+    """Who plays: a scripted player of the app, or `chat`; without a name, the server's own policy."""
 
-    policy_name: str | None = Name
+    policy_name: Name | None = None
     config: PolicyConfig = PolicyConfig()
     policy_id: str | None = None
 
@@ -83,48 +87,66 @@ class RecordSpec(_Body):
 
 
 class SafetySpec(_Body):
-    """Limits of one rollout: operations, and seconds."""
+    """Upper limits of one rollout: operations (two a decision), and seconds; the server's own still hold."""
 
-    max_ops: int | None = Field(default=None, ge=1)
-    max_time_s: float | None = Field(default=None, gt=0)
+    max_ops: int | None = Field(default=None, ge=2, le=1_000_000)
+    max_time_s: float | None = Field(default=None, gt=0, le=86_400)
 
 
 class RolloutRequest(_Body):
     """One episode to play. `group_id` and `member` place it in a group; alone it is its own group."""
 
-    run_id: str = Field(min_length=1, max_length=200)
+    run_id: Name
     env: EnvSpec
     policy: PolicySpec = PolicySpec()
-    ops: list[str | dict[str, Any]] = Field(default_factory=list, max_length=20_000)
+    ops: list[Any] = Field(default_factory=list, max_length=20_000)
     record: RecordSpec = RecordSpec()
     safety: SafetySpec = SafetySpec()
-    group_id: str | None = Name
+    group_id: Name | None = None
     member: int = Field(default=0, ge=0, lt=2**31)
     noise_seed: int = Field(default=0, ge=0, lt=2**31)
     on_done: Literal["terminate", "reset"] = "terminate"
-    mode: str | None = Name
-    training_session_id: str | None = Name
+    mode: Name | None = None
+    training_session_id: Name | None = None
     synth_base_url: str | None = None
 
 
-_WITHOUT_EFFECT = (
+class TaskInfoQuery(BaseModel):
+    """`/task_info?seed=1&seed=2`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: list[Seed] = Field(default_factory=list, max_length=64)
+
+
+_NEVER_USED = (
     "env.env_id",
     "env.config.difficulty",
     "env.config.training_session_id",
     "policy.policy_id",
     "policy.config.api_key",
-    "policy.config.use_tools",
     "policy.config.thinking_mode",
     "policy.config.thinking_budget",
     "record.value",
     "synth_base_url",
 )
+_USED_BY_CHAT = tuple(
+    f"policy.config.{name}"
+    for name in ("model", "inference_url", "temperature", "top_p", "max_tokens", "max_completion_tokens")
+)
 
 
-def ignored_fields(request: RolloutRequest) -> list[str]:
-    """The fields the request sets that have no effect here."""
-    ignored = [path for path in _WITHOUT_EFFECT if _value_at(request, path) is not None]
-    return [*ignored, "on_done"] if request.on_done == "reset" else ignored
+def ignored_fields(request: RolloutRequest, episode: Episode) -> list[str]:
+    """The fields the request sets that had no effect on its episode or its answer."""
+    candidates = _NEVER_USED if episode.policy == "chat" else _NEVER_USED + _USED_BY_CHAT
+    ignored = [path for path in candidates if _value_at(request, path) is not None]
+    if request.policy.config.use_tools is False:
+        ignored.append("policy.config.use_tools")
+    if request.record.logprobs and all(decision.completion.tokens is None for decision in episode.decisions):
+        ignored.append("record.logprobs")
+    if request.on_done == "reset":
+        ignored.append("on_done")
+    return ignored
 
 
 def _value_at(body: BaseModel, path: str) -> Any:

@@ -1,184 +1,106 @@
-"""A rollout request → one episode, played in the calling thread and stored.
+"""One rollout: an episode played in a thread and stored once, by whoever ends it.
 
-Knows no HTTP: `Rollouts` takes a checked request body and gives the finished run, or raises what
-went wrong. The server's config fills in whatever the request leaves out.
+A thread that hangs in a model endpoint or a world cannot be ended, only given up: `give_up` records
+its episode as aborted, and what the thread does afterwards changes nothing. Knows no HTTP.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-from pydantic import ValidationError
-
-from task_app.config import Config, describe_validation_error
-from task_app.config.step_rewards import StepRewardSettings, from_request, merge_sections, resolve
-from task_app.core.errors import ConfigError
-from task_app.core.policy import Policy
-from task_app.core.task import TaskSpec
-from task_app.core.types import Episode, StepRewardFlags
-from task_app.rollout import EpisodePlan, EpisodeRun, Limits, play_to_end
-from task_app.server.requests import AGENT_OPS, ENV_OPS, RolloutRequest
+from task_app.core.types import Episode
+from task_app.rollout import EpisodePlan, EpisodeRun, play_to_end
+from task_app.server.requests import RolloutRequest
+from task_app.server.resolve import ResolvedRequest
 from task_app.store import TraceStore
-from task_app.wiring import make_policy, make_spec
 
-__all__ = ["FinishedRollout", "Rollouts"]
+__all__ = ["FinishedRollout", "Rollout"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
-    """A played episode: its record, the app's task, and the structured state after each decision."""
+    """A stored episode, and the task's structured state after each of its decisions."""
 
+    resolved: ResolvedRequest
     episode: Episode
-    spec: TaskSpec
     states: tuple[Any, ...]
 
 
-class Rollouts:
-    """Plays requests one after another or from many threads; all write to one store."""
+class Rollout:
+    """One episode to be made. `play` it in a thread; `give_up` ends it from another."""
 
-    def __init__(self, config: Config, store: TraceStore, environ: Mapping[str, str]) -> None:
-        self._config = config
+    def __init__(self, resolved: ResolvedRequest, store: TraceStore, stop: threading.Event) -> None:
+        self.resolved = resolved
         self._store = store
-        self._environ = environ
-        self._stop = threading.Event()
-        self._client = httpx.Client(follow_redirects=False)
+        self._stop = stop
+        self._run: EpisodeRun | None = None
+        self._finished: FinishedRollout | None = None
+        self._recording = threading.Lock()
 
-    def stop(self) -> None:
-        """Abort what is running at its next decision."""
-        self._stop.set()
-
-    def close(self) -> None:
-        """Close the pooled connections to model endpoints."""
-        self._client.close()
-
-    def play(self, request: RolloutRequest) -> FinishedRollout:
-        """Play and store one episode. Raises ConfigError for a bad request, StoreError for the store."""
-        spec = self._spec(request)
-        flags = self._flags(request)
-        limits = self._limits(request)
-        policy = self._policy(request, spec)
-        episode_id = uuid.uuid4().hex
-        plan = EpisodePlan(
-            run_id=request.run_id,
-            group_id=request.group_id or f"alone-{episode_id}",
-            member=request.member,
-            seed=request.env.seed,
-            noise_key=f"{request.noise_seed}/-/{request.env.seed}/{request.member}",
-            details=_client_details(request),
+    def play(self) -> FinishedRollout:
+        """Play to the end, or until the server stops, and store the episode. Raises StoreError."""
+        resolved, policy = self.resolved, self.resolved.policy
+        started, episode_id = time.monotonic(), uuid.uuid4().hex
+        run = self._run = EpisodeRun(
+            _plan(resolved.request, episode_id),
+            resolved.spec,
+            resolved.limits,
+            resolved.flags,
+            policy.name,
+            policy.version,
+            episode_id,
         )
-        run = EpisodeRun(plan, spec, limits, flags, policy.name, policy.version, episode_id)
         try:
             play_to_end(run, policy, self._stop)
+        except Exception as error:  # a broken policy or world costs this episode, never the server
+            logger.exception("episode %s broke", episode_id)
+            run.fail(f"unexpected {type(error).__name__}")
         finally:
             policy.end_episode(episode_id)
-        episode = run.episode()
-        self._store.write_episode(episode)
-        return FinishedRollout(episode, spec, tuple(past.after for past in run.history))
+        return self._record(run, self._cut_off_by(started) if run.episode().status == "infra_error" else "")
 
-    # -- request and config combined -----------------------------------------------------------
+    def give_up(self, cause: str) -> FinishedRollout | None:
+        """Record the episode as aborted, unless it has been recorded; None when it had not even begun."""
+        return self._record(self._run, cause) if self._run is not None else None
 
-    def _spec(self, request: RolloutRequest) -> TaskSpec:
-        served = make_spec(self._config.task.app, self._config.task.options)
-        name = request.env.env_name
-        if name is not None and name not in (served.app.name, *served.app.aliases):
-            allowed = f"this server plays {served.app.name!r}"
-            raise ConfigError(allowed, field="env.env_name", public=allowed)
-        options = {**self._config.task.options, **request.env.config.options}
-        params = request.env.config.env_params
-        if params is not None and params.max_steps_per_episode is not None:
-            options["max_steps"] = params.max_steps_per_episode
-        return make_spec(served.app.name, options, field="env.config.options")
+    def _cut_off_by(self, started: float) -> str:
+        """Which limit of ours a policy ran into when it failed; empty when the failure is its own."""
+        limit_s = self.resolved.limits.max_time_s
+        if self._stop.is_set():
+            return "interrupted"
+        return f"took longer than {limit_s:g} s" if limit_s and time.monotonic() - started >= limit_s else ""
 
-    def _flags(self, request: RolloutRequest) -> StepRewardFlags:
-        """The flags of the request, from either place; without any, the server's own."""
-        sent = [
-            (field, body)
-            for field, body in (
-                ("env.config.step_rewards", request.env.config.step_rewards),
-                ("policy.config.step_rewards", request.policy.config.step_rewards),
-            )
-            if body is not None
-        ]
-        if not sent:
-            return self._config.step_rewards
-        settings = [_step_reward_settings(body, field) for field, body in sent]
-        return resolve(merge_sections(settings[0], settings[-1]), field=sent[0][0])
-
-    def _limits(self, request: RolloutRequest) -> Limits:
-        """The turn limit is the smallest of max_llm_calls, the agent operations and safety.max_ops."""
-        server, rollout = self._config.server, self._config.rollout
-        asked = request.policy.config.max_llm_calls
-        agent_ops = _agent_ops(request.ops)
-        max_ops = request.safety.max_ops
-        wanted = [count for count in (asked, agent_ops, None if max_ops is None else max_ops // 2) if count]
-        decisions = min(wanted) if wanted else rollout.max_decisions
-        if decisions > server.max_decisions:
-            allowed = f"at most {server.max_decisions} decisions per rollout"
-            raise ConfigError(allowed, field="policy.config.max_llm_calls" if asked else "ops", public=allowed)
-        max_time_s = request.safety.max_time_s
-        if max_time_s is not None and max_time_s > server.max_time_s:
-            allowed = f"at most {server.max_time_s:g} seconds per rollout"
-            raise ConfigError(allowed, field="safety.max_time_s", public=allowed)
-        return Limits(decisions, rollout.max_parse_failures, rollout.infra_tries, max_time_s or server.max_time_s)
-
-    def _policy(self, request: RolloutRequest, spec: TaskSpec) -> Policy:
-        """The policy of the request over the server's.
-
-        The key variable of the server's config belongs to the host named there; a request that names
-        another host falls back to the key of a known provider.
-        """
-        own, asked = self._config.policy, request.policy
-        sent = asked.config.model_dump(include={"model", "inference_url", "temperature", "top_p"}, exclude_none=True)
-        tokens = asked.config.max_completion_tokens or asked.config.max_tokens
-        sent |= {"max_tokens": tokens} if tokens else {}
-        sent |= {"name": asked.policy_name} if asked.policy_name else {}
-        if sent.get("inference_url", own.inference_url) != own.inference_url:
-            sent["api_key_env"] = ""
-        return make_policy(
-            own.model_copy(update=sent),
-            spec,
-            client=self._client,
-            environ=self._environ,
-            own_key_env=self._config.server.api_key_env,
-        )
+    def _record(self, run: EpisodeRun, abort_for: str = "") -> FinishedRollout:
+        with self._recording:
+            if self._finished is None:
+                if abort_for:
+                    run.abort(abort_for)
+                episode, states = run.episode(), tuple(past.after for past in run.history)
+                self._store.write_episode(episode)
+                self._finished = FinishedRollout(self.resolved, episode, states)
+            return self._finished
 
 
-def _step_reward_settings(body: Mapping[str, Any], field: str) -> StepRewardSettings:
-    try:
-        return StepRewardSettings.model_validate(from_request(body, field=field))
-    except ValidationError as error:
-        where, sentence = describe_validation_error(error, StepRewardSettings, prefix=field)
-        public = error.errors(include_url=False, include_input=False)[0]["msg"]
-        raise ConfigError(sentence, field=where, public=public) from error
-
-
-def _agent_ops(ops: list[str | dict[str, Any]]) -> int:
-    """How many decisions the operations ask for. Raises ConfigError naming the first unknown one."""
-    allowed = f"operations: {', '.join((*AGENT_OPS, *ENV_OPS))}"
-    count = 0
-    for index, op in enumerate(ops):
-        name = op if isinstance(op, str) else op.get("type", op.get("op"))
-        if name in AGENT_OPS:
-            count += 1
-        elif name not in ENV_OPS:
-            raise ConfigError(f"unknown operation; {allowed}", field=f"ops.{index}", public=allowed)
-    if ops and not count:
-        needed = "ops must hold at least one agent operation"
-        raise ConfigError(needed, field="ops", public=needed)
-    return count
-
-
-def _client_details(request: RolloutRequest) -> dict[str, Any]:
-    """What a client said of itself, stored with the episode."""
+def _plan(request: RolloutRequest, episode_id: str) -> EpisodePlan:
+    seed, member = request.env.seed, request.member
     said = {
         "mode": request.mode,
         "training_session_id": request.training_session_id,
         "trace_correlation_id": request.policy.config.trace_correlation_id,
         "provider": request.policy.config.provider,
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return EpisodePlan(
+        run_id=request.run_id,
+        group_id=request.group_id or f"alone-{episode_id}",
+        member=member,
+        seed=seed,
+        noise_key=f"{request.noise_seed}/-/{seed}/{member}",
+        details={key: value for key, value in said.items() if value is not None},
+    )

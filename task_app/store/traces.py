@@ -154,7 +154,7 @@ class TraceStore:
         with self._lock:
             try:
                 yield
-            except (sqlite3.Error, json.JSONDecodeError, KeyError) as error:
+            except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
                 raise StoreError(f"trace database {self.path} cannot be read: {error}") from error
 
     @contextmanager

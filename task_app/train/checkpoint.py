@@ -1,0 +1,181 @@
+"""Checkpoints: everything a run needs to go on, written so that a kill at any moment leaves a whole one.
+
+A checkpoint is a folder, made under another name, synced, and renamed; the pointer file `latest` is
+replaced last. There is no random state in it: all noise is keyed.
+
+    model.safetensors  weights, float32      optimizer.pt     optimiser state
+    state.json         update, running means, hashes, settings
+    config.json        the network in `transformers`' own form       tokenizer.json  the tokenizer's
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+
+from task_app.config.models import ModelSection
+from task_app.core.errors import TrainError
+from task_app.core.task import TaskSpec
+from task_app.train.policy import EmbeddedPolicy, Network, build_network
+
+__all__ = ["FORMAT", "CheckpointState", "latest_checkpoint", "load_policy", "load_weights", "read_state",
+           "restore", "save_checkpoint"]  # fmt: skip
+
+FORMAT = "task_app/checkpoint/1"
+POINTER = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What a checkpoint says besides numbers of the network.
+
+    update    updates that made these weights
+    baseline  `RunningBaseline.to_dict()`
+    config    the run's resolved config as JSON values
+    """
+
+    update: int
+    run_id: str
+    baseline: dict[str, Any]
+    config: dict[str, Any]
+
+
+def save_checkpoint(
+    folder: Path, network: Network, optimizer: torch.optim.Optimizer, state: CheckpointState
+) -> Path:
+    """Write `folder/u<update>` and point `folder/latest` to it. Raises TrainError when the disk refuses."""
+    target = folder / f"u{state.update:06d}"
+    partial = folder / f".partial-{target.name}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_model(network.model, str(partial / "model.safetensors"))
+        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        network.model.config.to_json_file(partial / "config.json")
+        (partial / "tokenizer.json").write_text(network.renderer.tokenizer.json, encoding="utf-8")
+        _write_json(partial / "state.json", _state_json(network, state))
+        for file in partial.iterdir():
+            _sync(file)
+        _sync(partial)
+        shutil.rmtree(target, ignore_errors=True)  # left by a run that was killed before its pointer moved
+        os.replace(partial, target)
+        pointer = folder / f".partial-{POINTER}"
+        pointer.write_text(target.name + "\n", encoding="utf-8")
+        _sync(pointer)
+        os.replace(pointer, folder / POINTER)
+        _sync(folder)
+    except OSError as error:
+        raise TrainError(f"checkpoint {target} could not be written: {error}") from error
+    return target
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint the pointer names; None where none was finished."""
+    pointer = folder / POINTER
+    return folder / pointer.read_text(encoding="utf-8").strip() if pointer.exists() else None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The whole `state.json`. Raises TrainError when the folder is no checkpoint of this form."""
+    try:
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainError(f"{checkpoint} is not a checkpoint: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise TrainError(f"{checkpoint} has another form than {FORMAT!r}")
+    return state
+
+
+def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
+    """Put a checkpoint's weights into `network`; returns its state.
+
+    Raises TrainError when grammar, renderer or prompt are not the network's own, or files are damaged.
+    """
+    state = read_state(checkpoint)
+    for name, own in _hashes(network).items():
+        if state[name] != own:
+            raise TrainError(
+                f"checkpoint {checkpoint} was trained with {name} {state[name]}, this task has {own}: the same app, "
+                "version and options are needed"
+            )
+    try:
+        load_model(network.model, str(checkpoint / "model.safetensors"))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise TrainError(f"weights of {checkpoint} cannot be loaded: {error}") from error
+    return state
+
+
+def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer) -> CheckpointState:
+    """Put weights and optimiser state back, to go on training. Raises TrainError."""
+    state = load_weights(checkpoint, network)
+    try:
+        optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TrainError(f"optimiser state of {checkpoint} cannot be loaded: {error}") from error
+    return CheckpointState(state["update"], state["run_id"], state["baseline"], state["config"])
+
+
+def load_policy(checkpoint: Path, spec: TaskSpec, *, temperature: float | None = None) -> EmbeddedPolicy:
+    """The policy of a checkpoint, ready to play `spec`; a run folder or its `checkpoints` means the latest.
+
+    Only weights are read. The temperature is the one it was trained at unless given. Raises TrainError.
+    """
+    for folder in (checkpoint, checkpoint / "checkpoints"):
+        found = latest_checkpoint(folder)
+        if found is not None:
+            checkpoint = found
+            break
+    state = read_state(checkpoint)
+    try:
+        settings = ModelSection.model_validate(state["config"]["model"])
+        trained_at = float(state["config"]["policy"]["temperature"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise TrainError(f"{checkpoint} holds no usable settings: {error}") from error
+    network = build_network(spec, settings, seed=0)
+    load_weights(checkpoint, network)
+    return EmbeddedPolicy(
+        network, temperature=trained_at if temperature is None else temperature, updates=state["update"]
+    )
+
+
+def _hashes(network: Network) -> dict[str, str]:
+    return {
+        "grammar_hash": network.table.hash,
+        "renderer_hash": network.renderer.hash,
+        "prompt_hash": network.spec.prompt_hash,
+    }
+
+
+def _state_json(network: Network, state: CheckpointState) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "update": state.update,
+        "run_id": state.run_id,
+        **_hashes(network),
+        "task": network.spec.app.name,
+        "torch": torch.__version__,
+        "baseline": state.baseline,
+        "config": state.config,
+    }
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False), encoding="utf-8")
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

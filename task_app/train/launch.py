@@ -1,0 +1,71 @@
+"""What `task-app train` does: check everything, play the random policy on the held-out worlds once for the
+line in every plot, train or resume, and write the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from task_app.analyze.report import TrainingReport
+from task_app.analyze.stats import Summary, summarise
+from task_app.config import Config
+from task_app.core.policy import Policy
+from task_app.core.task import TaskSpec
+from task_app.store import TraceStore
+from task_app.train.checkpoint import load_policy
+from task_app.train.evaluate import evaluate
+from task_app.train.grpo import Progress, TrainingResult, run_training
+from task_app.train.plan import check_config, unused_keys
+from task_app.train.policy import EmbeddedPolicy, build_network
+from task_app.train.report import RANDOM, report_run
+from task_app.wiring import check, make_policy
+
+__all__ = ["embedded_factory", "train_config"]
+
+
+def train_config(
+    config: Config, *, progress: Progress, note: Callable[[str], None], extra: dict[str, Summary] | None = None
+) -> tuple[TrainingResult, TrainingReport]:
+    """Train as `config` says and report. `extra` adds held-out summaries of other policies to the report.
+
+    `note` is told once, before work, which keys of older job files have no effect here. Raises ConfigError
+    before any I/O, TrainError and StoreError after.
+    """
+    spec = check(config)
+    check_config(config)
+    ignored = unused_keys(config)
+    if ignored:
+        note(f"no effect in local training: {', '.join(ignored)}")
+    with TraceStore.open(config.rollout.trace_db) as store:
+        result = run_training(config, spec, store, progress=progress)
+        summaries = dict(extra or {})
+        if RANDOM not in summaries:
+            summaries[RANDOM] = _random_summary(config, spec, store, f"{result.run_id}-{RANDOM}")
+        return result, report_run(config.training.run_dir, result.run_id, store, summaries)
+
+
+def embedded_factory(config: Config) -> Callable[[TaskSpec, Path | None], Policy]:
+    """Makes the embedded policy for `rollout` and `eval`: a checkpoint's, or freshly initialised weights."""
+
+    def make(spec: TaskSpec, checkpoint: Path | None) -> Policy:
+        temperature = config.policy.temperature
+        if checkpoint is not None:
+            return load_policy(checkpoint, spec, temperature=temperature)
+        return EmbeddedPolicy(build_network(spec, config.model, config.seed), temperature=temperature)
+
+    return make
+
+
+def _random_summary(config: Config, spec: TaskSpec, store: TraceStore, run_id: str) -> Summary:
+    """The random policy on the held-out worlds, played once per run and read back afterwards."""
+    found = list(store.episodes(run_id=run_id))
+    if len(found) != len(config.eval.seeds):
+        policy = make_policy(config.policy.model_copy(update={"name": RANDOM}), spec)
+        settings: dict[str, Any] = config.model_dump(mode="json")
+        store.write_run(run_id, "eval", settings)
+        store.supersede(run_id, 0)
+        evaluate(policy, spec, config, store.write_episode, run_id=run_id, update=0)
+        found = list(store.episodes(run_id=run_id))
+    return summarise(found)

@@ -1,0 +1,52 @@
+"""Messages → prompt ids: the template and the context policy of the embedded policy.
+
+Template: `<begin>`, the words of the observation, `<answer>`. Context policy `history = none`: only
+the last user message is read. The constant system prompt is dropped, since a model trained from
+scratch on one task learns nothing from it; what earlier calls did is part of the observation itself.
+SFT, training and evaluation share this renderer; its hash travels with every stored decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from task_app.core.errors import TrainError
+from task_app.core.types import Message
+from task_app.train.tokenizer import ANSWER, BEGIN, SPLIT_RULE, WordTokenizer
+
+__all__ = ["CONTEXT_POLICY", "Renderer"]
+
+TEMPLATE = "begin words answer/1"
+CONTEXT_POLICY = "history=none"
+
+
+class Renderer:
+    """Builds prompts; the same words give the same ids in every process."""
+
+    prefix_length = 1
+    """Leading ids that all prompts share: the begin marker."""
+
+    def __init__(self, tokenizer: WordTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._begin, self._answer = tokenizer.id(BEGIN), tokenizer.id(ANSWER)
+        canonical = json.dumps([TEMPLATE, CONTEXT_POLICY, SPLIT_RULE, tokenizer.words])
+        self.hash = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The ids of one decision's prompt. Raises TrainError without a text-only user message."""
+        user = next((message for message in reversed(messages) if message.get("role") == "user"), None)
+        if user is None:
+            raise TrainError("a decision's messages hold no user message to read")
+        return (self._begin, *self.tokenizer.encode(_text(user)), self._answer)
+
+
+def _text(message: Message) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    kinds = {part.get("type") for part in content}
+    if kinds - {"text"}:
+        raise TrainError(f"the embedded policy reads text only, the observation holds {', '.join(sorted(kinds))}")
+    return "\n".join(part["text"] for part in content)

@@ -1,0 +1,175 @@
+"""Sampling answers for many prompts at once, constrained to a grammar, with noise keyed per decision.
+
+One prefill over right-padded prompts, then one forward per undecided token. Forced tokens (one legal
+choice) are not sampled: they get log-probability 0 and mask 0, and cost no forward at either end of an
+answer. Each row draws from a generator of its own, seeded by its noise key, so what is sampled does
+not depend on who else is in the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from task_app.config.models import ModelSection
+from task_app.core.errors import ConfigError, TrainError
+from task_app.train.decoder import KeyValues, encode, step
+from task_app.train.masks import GrammarTable
+from task_app.train.model import Qwen3ForCausalLM, autocast
+
+__all__ = ["Answer", "Sampler", "check_sampling", "masked_log_softmax", "noise"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """One sampled answer: ids, log-probability and mask of each token, (C,) each."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+
+    def add(self, token: int, logprob: float = 0.0, chosen: int = 0) -> None:
+        """Append one token; forced ones by default."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.mask.append(chosen)
+
+
+def check_sampling(temperature: float, top_p: float = 1.0) -> None:
+    """Refuse settings under which sampled log-probabilities are not the policy's. Raises ConfigError."""
+    if not temperature > 0:
+        raise ConfigError(
+            f"policy.temperature = {temperature:g} cannot be used with the embedded policy: it samples, and at "
+            "temperature 0 there is no distribution to sample from; use a small positive temperature",
+            field="policy.temperature",
+        )
+    if top_p != 1.0:
+        raise ConfigError(
+            f"policy.top_p = {top_p:g} cannot be used with the embedded policy: cutting the distribution changes "
+            "the policy that is trained; set it to 1",
+            field="policy.top_p",
+        )
+
+
+def noise(key: str, count: int) -> np.ndarray:
+    """`count` uniform numbers in [0, 1) that depend on the key alone."""
+    digest = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
+    return np.random.Generator(np.random.Philox(key=digest)).random(count)
+
+
+def masked_log_softmax(logit_N_V: Tensor, allowed_N_V: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities of the legal tokens among themselves, -inf elsewhere; float32 throughout."""
+    scaled_N_V = logit_N_V.float() / temperature
+    return scaled_N_V.masked_fill(~allowed_N_V, float("-inf")).log_softmax(-1)
+
+
+class Sampler:
+    """Samples from one network under one grammar at one temperature."""
+
+    def __init__(
+        self, model: Qwen3ForCausalLM, table: GrammarTable, settings: ModelSection, temperature: float
+    ) -> None:
+        check_sampling(temperature)
+        self._model, self._table, self._settings = model, table, settings
+        self._temperature = temperature
+        self._device = table.allowed_S_V.device
+        self._lead, self._first_state = self._leading_tokens()
+
+    @torch.inference_mode()
+    def sample(self, prompts: Sequence[Sequence[int]], keys: Sequence[str]) -> list[Answer]:
+        """One answer per prompt. Raises TrainError when a prompt and its answer do not fit the model."""
+        answers = [Answer() for _ in prompts]
+        for answer in answers:
+            for token in self._lead:
+                answer.add(token)
+        if self._first_state == self._table.final or not prompts:
+            return answers
+        uniform_B_C = np.stack([noise(key, self._table.longest) for key in keys])
+        with autocast(self._settings, self._device):
+            self._run([[*prompt, *self._lead] for prompt in prompts], uniform_B_C, answers)
+        return answers
+
+    def _run(self, rows: list[list[int]], uniform_B_C: np.ndarray, answers: list[Answer]) -> None:
+        length_B = np.array([len(row) for row in rows])
+        self._check_length(int(length_B.max()))
+        cache, hidden_B_H = self._prefill(rows, length_B)
+        state_B = np.full(len(rows), self._first_state)
+        for index in range(len(self._lead), self._table.longest):
+            token_B = self._choose(hidden_B_H, state_B, uniform_B_C[:, index], answers)
+            if (state_B == self._table.final).all():
+                return
+            position_B = length_B + index - len(self._lead)
+            hidden_B_H = step(self._model, self._tensor(token_B), self._tensor(position_B), cache)
+
+    def _prefill(self, rows: list[list[int]], length_B: np.ndarray) -> tuple[KeyValues, Tensor]:
+        longest = int(length_B.max())
+        input_B_T = np.zeros((len(rows), longest), np.int64)
+        for index, row in enumerate(rows):
+            input_B_T[index, : len(row)] = row
+        columns = longest + self._table.longest - len(self._lead)
+        cache = KeyValues.empty(self._model, len(rows), columns, self._device)
+        cache.valid_B_L[:, :longest] = self._tensor(np.arange(longest)[None] < length_B[:, None])
+        cache.column = longest
+        hidden_B_1_H = encode(self._model, self._tensor(input_B_T), self._tensor(length_B[:, None] - 1), cache)
+        return cache, hidden_B_1_H[:, 0]
+
+    def _choose(
+        self, hidden_B_H: Tensor, state_B: np.ndarray, uniform_B: np.ndarray, answers: list[Answer]
+    ) -> np.ndarray:
+        """The next token of every row that is not finished, noted in its answer; moves `state_B` on.
+
+        Finished rows get padding, which nothing reads.
+        """
+        table = self._table
+        logit_B_V = self._model.lm_head(hidden_B_H)
+        logp_B_V = masked_log_softmax(logit_B_V, table.allowed_S_V[self._tensor(state_B)], self._temperature)
+        token_B = _inverse_cdf(logp_B_V.double().cpu().numpy(), uniform_B)
+        logp_B = logp_B_V.gather(1, self._tensor(token_B)[:, None])[:, 0].tolist()
+        for row, answer in enumerate(answers):
+            state = int(state_B[row])
+            if state == table.final:
+                continue
+            token = int(token_B[row])
+            chosen = int(table.forced_S[state] < 0)
+            answer.add(token, logp_B[row] if chosen else 0.0, chosen)
+            state = int(table.next_S_V[state, token])
+            tail = table.tails[state]
+            for forced in tail or ():
+                answer.add(forced)
+            state_B[row] = table.final if tail is not None else state
+        return token_B
+
+    def _leading_tokens(self) -> tuple[list[int], int]:
+        tokens: list[int] = []
+        state = self._table.start
+        while (token := int(self._table.forced_S[state])) >= 0:
+            tokens.append(token)
+            state = int(self._table.next_S_V[state, token])
+        return tokens, state
+
+    def _check_length(self, prompt: int) -> None:
+        needed = prompt + self._table.longest - len(self._lead)
+        if needed > self._settings.max_positions:
+            raise TrainError(
+                f"a prompt with its answer takes {needed} tokens, model.max_positions is "
+                f"{self._settings.max_positions}; raise it or shorten the observation"
+            )
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def _inverse_cdf(logp_B_V: np.ndarray, uniform_B: np.ndarray) -> np.ndarray:
+    """The token at which each row's cumulative probability first exceeds its uniform number.
+
+    Illegal tokens have probability 0, so the cumulative sum never rises at one.
+    """
+    cdf_B_V = np.exp(logp_B_V).cumsum(1)
+    total_B = cdf_B_V[:, -1]
+    target_B = np.minimum(uniform_B * total_B, np.nextafter(total_B, 0.0))
+    return (cdf_B_V > target_B[:, None]).argmax(1)
