@@ -34,6 +34,8 @@ def line_plot(
     series: Sequence[Series], *, x_label: str, y_label: str, references: Mapping[str, float] | None = None
 ) -> str:
     """Lines with bands, and dashed horizontal references such as the random policy's score."""
+    from matplotlib.ticker import MaxNLocator
+
     axes = _axes(x_label, y_label)
     for index, one in enumerate(series):
         colour = COLOURS[index % len(COLOURS)]
@@ -42,7 +44,7 @@ def line_plot(
             axes.fill_between(one.x, *one.band, color=colour, alpha=0.18, linewidth=0)
     for index, (label, value) in enumerate((references or {}).items(), start=len(series)):
         axes.axhline(value, color=COLOURS[index % len(COLOURS)], linestyle="--", linewidth=1.4, label=label)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     return _svg(axes)
 
@@ -55,7 +57,7 @@ def bar_plot(
     y_label: str,
     reference: tuple[str, Sequence[float]] | None = None,
 ) -> str:
-    """Grouped bars: one group per label, one bar per entry of `groups`; the reference is a dashed line."""
+    """Grouped bars: one group per label, one bar per entry of `groups`; the reference is a mark over each group."""
     axes = _axes(x_label, y_label)
     width = 0.8 / max(1, len(groups))
     for index, (label, heights) in enumerate(groups.items()):
@@ -65,7 +67,8 @@ def bar_plot(
     axes.set_xticks(range(len(labels)), labels, rotation=60 if crowded else 0, ha="right" if crowded else "center")
     if reference is not None:
         name, heights = reference
-        axes.plot(range(len(labels)), heights, color=INK, linestyle="--", marker="_", markersize=9, label=name)
+        left, right = ([position + side for position in range(len(labels))] for side in (-0.45, 0.45))
+        axes.hlines(heights, left, right, color=INK, linestyle="--", linewidth=1.4, label=name)
     return _svg(axes)
 
 

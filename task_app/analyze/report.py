@@ -63,7 +63,9 @@ def _curve(report: TrainingReport) -> str:
     points = [point for point in report.curve if point.outcome.mean is not None]
     middle = [point.outcome.mean or 0.0 for point in points]
     low = [point.outcome.low if point.outcome.low is not None else y for point, y in zip(points, middle, strict=True)]
-    high = [point.outcome.high if point.outcome.high is not None else y for point, y in zip(points, middle, strict=True)]
+    high = [
+        point.outcome.high if point.outcome.high is not None else y for point, y in zip(points, middle, strict=True)
+    ]
     series = Series("training episodes, 95 %", [point.update for point in points], middle, (low, high))
     lines = _random_line(report)
     for label in ("before", "after"):
@@ -88,9 +90,9 @@ def _by_turn(report: TrainingReport) -> str:
 
 
 def _events(report: TrainingReport) -> list[str]:
-    """Every event seen, most frequent after training first."""
-    shares = [summary.event_shares for summary in reversed(list(report.held_out.values()))]
-    return list(dict.fromkeys(name for share in shares for name in share))
+    """Every event seen, most frequent after training first, then before it, then by any other policy."""
+    labels = sorted(report.held_out, key=lambda label: {"after": 0, "before": 1}.get(label, 2))
+    return list(dict.fromkeys(name for label in labels for name in report.held_out[label].event_shares))
 
 
 def _achievements(report: TrainingReport) -> str:

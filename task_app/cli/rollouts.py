@@ -116,9 +116,7 @@ def evaluate(
     from task_app.runs import evaluate_beside_random
 
     with progress_bar("evaluation", 2 * len(settings.eval.seeds)) as advance:
-        scores = evaluate_beside_random(
-            settings, progress=lambda episode: advance(), embedded=_embedded(settings)
-        )
+        scores = evaluate_beside_random(settings, progress=lambda episode: advance(), embedded=_embedded(settings))
     if as_json:
         print_json([score.to_json() for score in scores])
     else:

@@ -26,9 +26,7 @@ def add_to(app: typer.Typer) -> None:
 def train(
     ctx: typer.Context,
     config: ConfigFile = None,
-    kind: Annotated[
-        Literal["rl"], typer.Option("--type", help="rl: GRPO from event-level step rewards.")
-    ] = "rl",
+    kind: Annotated[Literal["rl"], typer.Option("--type", help="rl: GRPO from event-level step rewards.")] = "rl",
     as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
@@ -39,7 +37,9 @@ def train(
     with _training_bar(settings.training.updates) as progress:
         result, report = train_config(settings, progress=progress, note=console.print)
     if as_json:
-        print_json({"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after})
+        print_json(
+            {"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after}
+        )
         return
     _print_report(report)
     console.print(f"run {result.run_id} in {result.run_dir} · report: {result.run_dir / 'report.html'}")

@@ -4,8 +4,10 @@ line in every plot, train or resume, and write the report.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from task_app.analyze.report import TrainingReport
@@ -16,13 +18,14 @@ from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
 from task_app.train.checkpoint import load_policy
 from task_app.train.evaluate import evaluate
+from task_app.train.facts import peak_rss_mb
 from task_app.train.grpo import Progress, TrainingResult, run_training
 from task_app.train.plan import check_config, unused_keys
 from task_app.train.policy import EmbeddedPolicy, build_network
 from task_app.train.report import RANDOM, report_run
 from task_app.wiring import check, make_policy
 
-__all__ = ["embedded_factory", "train_config"]
+__all__ = ["embedded_factory", "train_config", "train_seeds"]
 
 
 def train_config(
@@ -44,6 +47,26 @@ def train_config(
         if RANDOM not in summaries:
             summaries[RANDOM] = _random_summary(config, spec, store, f"{result.run_id}-{RANDOM}")
         return result, report_run(config.training.run_dir, result.run_id, store, summaries)
+
+
+def train_seeds(
+    config: Config, seeds: Iterable[int], *, note: Callable[[str], None]
+) -> list[tuple[Any, float, float, float, float]]:
+    """Train once per seed, each in a folder of its own under the run folder, and then the means.
+
+    Rows are (seed, held-out mean before, after, seconds, peak MB of the process so far).
+    """
+    rows: list[tuple[Any, float, float, float, float]] = []
+    for seed in seeds:
+        run_dir = config.training.run_dir / f"seed-{seed}"
+        training = config.training.model_copy(update={"run_dir": run_dir})
+        start = time.perf_counter()
+        one = config.model_copy(update={"seed": seed, "training": training})
+        result, _ = train_config(one, progress=lambda line: None, note=note)
+        seconds = time.perf_counter() - start
+        rows.append((seed, result.before["mean"], result.after["mean"], seconds, peak_rss_mb()))
+    means = [fmean(column) for column in list(zip(*rows, strict=True))[1:]]
+    return [*rows, ("mean", *means)]  # type: ignore[list-item]
 
 
 def embedded_factory(config: Config) -> Callable[[TaskSpec, Path | None], Policy]:
