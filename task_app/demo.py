@@ -92,9 +92,7 @@ def demo_config(paths: DemoPaths) -> Config:
     """
     if not paths.config.is_file():
         raise ConfigError(f"the demo runs in the project's folder; there is no {paths.config}")
-    return load_config(
-        paths.config, {"rollout.trace_db": str(paths.trace_db), "training.run_dir": str(paths.run_dir)}
-    )
+    return load_config(paths.config, {"rollout.trace_db": str(paths.trace_db), "training.run_dir": str(paths.run_dir)})
 
 
 @contextmanager
@@ -122,7 +120,9 @@ def serve_in_background(config: Config, port: int, log: Path) -> Iterator[str]:
                 process.wait()
 
 
-def run_scripted_part(config: Config, paths: DemoPaths, port: int, stage: Stage) -> tuple[dict[str, Summary], Collected]:
+def run_scripted_part(
+    config: Config, paths: DemoPaths, port: int, stage: Stage
+) -> tuple[dict[str, Summary], Collected]:
     """Serve, roll out the scripted policies over HTTP on the held-out worlds, collect reward vectors.
 
     Returns a summary per policy and what was collected.

@@ -1,12 +1,13 @@
-"""Shared fixtures: real episodes of the real game, and two processes that play the same ones."""
+"""Shared fixtures: real episodes of the real game, a toy app to break, and two processes that play the same."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,16 @@ import pytest
 from task_app.apps import get_app
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
+from task_app.core.wire import episode_bytes
 from task_app.policies import ScriptedPolicy
-from task_app.rollout import Limits, plan_groups, play
+from task_app.rollout import EpisodePlan, Limits, plan_groups, play
+
+# Loaded by path: `tests` is no package, and some distributions install one of that name.
+_spec = importlib.util.spec_from_file_location("toy_app", Path(__file__).with_name("toy_app.py"))
+assert _spec is not None
+assert _spec.loader is not None
+toy_app_module = sys.modules["toy_app"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(toy_app_module)
 
 PlayScripted = Callable[..., list[Episode]]
 HASH_SEEDS = ("1", "2")
@@ -65,6 +74,60 @@ def play_scripted() -> PlayScripted:
             plans, spec, scripted(spec, policy), limits, flags, lambda episode: None, concurrency=concurrency
         )
         return [replace(episode, episode_id=f"ep-{index}") for index, episode in enumerate(episodes)]
+
+    return run
+
+
+@pytest.fixture
+def same_bytes() -> Callable[[Sequence[Episode], Sequence[Episode]], bool]:
+    """Whether two lists of episodes are the same, byte for byte."""
+    return lambda first, second: [episode_bytes(e) for e in first] == [episode_bytes(e) for e in second]
+
+
+@pytest.fixture
+def toy_app() -> Any:
+    """A fresh toy app, for setting its `faults`."""
+    return toy_app_module.ToyApp()
+
+
+@pytest.fixture
+def toy(toy_app: Any) -> Callable[..., TaskSpec]:
+    """Make the toy task of the given options."""
+    return lambda **options: TaskSpec(toy_app, toy_app_module.ToyOptions(**options))
+
+
+@pytest.fixture
+def speaker() -> Any:
+    """The policy that says what it is told: `speaker(lines, …)`."""
+    return toy_app_module.Speaker
+
+
+@pytest.fixture
+def plan() -> Callable[..., EpisodePlan]:
+    """Make the plan of one episode."""
+
+    def make(seed: int = 0, member: int = 0, **changes: Any) -> EpisodePlan:
+        return EpisodePlan("run", f"s{seed}", member, seed, f"0/-/{seed}/{member}", **changes)
+
+    return make
+
+
+@pytest.fixture
+def play_one(toy: Any, plan: Any, speaker: Any) -> Callable[..., Episode]:
+    """Play one toy episode of the given lines, or with the given policy."""
+
+    def run(
+        lines: Any,
+        *,
+        flags: StepRewardFlags = StepRewardFlags(),
+        limits: Limits = Limits(4),
+        seed: int = 0,
+        **options: Any,
+    ) -> Episode:
+        policy = lines if isinstance(lines, speaker) else speaker(lines)
+        (episode,) = play([plan(seed)], toy(**options), policy, limits, flags, lambda episode: None)
+        assert len(policy.ended) == 1
+        return episode
 
     return run
 

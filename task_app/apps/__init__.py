@@ -33,8 +33,11 @@ class FoundApp:
 @cache
 def find_apps() -> dict[str, FoundApp]:
     """Every task app by its name, sorted. Raises ConfigError when two claim one name or alias."""
-    found = [FoundApp(importlib.import_module(f"{__name__}.{m.name}").APP, "built-in")
-             for m in pkgutil.iter_modules(__path__) if m.ispkg]
+    found = [
+        FoundApp(importlib.import_module(f"{__name__}.{m.name}").APP, "built-in")
+        for m in pkgutil.iter_modules(__path__)
+        if m.ispkg
+    ]
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         found.append(FoundApp(entry.load(), entry.dist.name if entry.dist else entry.value))
     claimed: dict[str, str] = {}

@@ -129,7 +129,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
             )
             with_unique += record.unique_delta > 0
         with_event += any(member.rewards) if flags.mode != "off" else False
-        misaligned += flags.mode != "off" and is_misaligned(member.episode)
+        misaligned += flags.mode != "off" and _is_misaligned(member.episode)
     return BatchMetrics(
         mode=flags.mode,
         kind=flags.kind,
@@ -151,7 +151,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
     )
 
 
-def is_misaligned(episode: Episode) -> bool:
+def _is_misaligned(episode: Episode) -> bool:
     """Whether two independently stored numbers disagree: the outcome (final state) and ΣUniqueΔ (records).
 
     Episodes without records have nothing to compare.

@@ -56,9 +56,7 @@ def reward_vector(episode: Episode, flags: StepRewardFlags) -> RewardVector:
             sums = tuple(sum((step.reward for step in decision.steps), 0.0) for decision in episode.decisions)
             return RewardVector(tuple(step.reward for step in episode.steps), sums, "steps")
         case _:
-            raise ValueError(
-                f"unknown step-reward mode {flags.mode!r}; modes: off, decision_stepwise, env_sparse"
-            )
+            raise ValueError(f"unknown step-reward mode {flags.mode!r}; modes: off, decision_stepwise, env_sparse")
 
 
 def stepwise_rewards(

@@ -1,8 +1,8 @@
 """TOML → frozen models. Checks shape (types, ranges, unknown keys); names and combinations are `wiring`'s.
 
-    step_rewards.py  the step-reward flags, from TOML or from a request
-    models.py        one model per TOML section, and `Config`
-    load.py          reading a file, overrides, error messages
+step_rewards.py  the step-reward flags, from TOML or from a request
+models.py        one model per TOML section, and `Config`
+load.py          reading a file, overrides, error messages
 """
 
 from task_app.config.load import describe_validation_error, load_config, parse_overrides

@@ -115,7 +115,8 @@ def _resolve_paths(section: dict[str, Any], model: type[BaseModel], folder: Path
 def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> Sequence[str]:
     for part in location:
         inner = model.model_fields[str(part)].annotation
-        assert isinstance(inner, type) and issubclass(inner, BaseModel)
+        assert isinstance(inner, type)
+        assert issubclass(inner, BaseModel)
         model = inner
     names = list(model.model_fields)
     if model is Config:

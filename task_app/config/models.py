@@ -17,10 +17,10 @@ from task_app.config.step_rewards import StepRewardSettings, merge_sections, res
 from task_app.core.types import StepRewardFlags
 
 __all__ = [
+    "FORWARDED_SECTIONS",
     "Config",
     "CreditSection",
     "EvalSection",
-    "FORWARDED_SECTIONS",
     "ModelSection",
     "ObjectiveSection",
     "PolicySection",

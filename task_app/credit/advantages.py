@@ -46,8 +46,8 @@ def compute_advantages(
 
 
 def _is_flat(group: GroupRewards, estimate: Estimate, gamma: float) -> bool:
-    returns = [abs(value) for rewards in group.rewards for value in (*returns_to_go(rewards, gamma), math.fsum(rewards))]
-    tolerance = ZERO_TOLERANCE * max(1.0, max(returns, default=0.0))
+    returns = [value for rewards in group.rewards for value in (*returns_to_go(rewards, gamma), math.fsum(rewards))]
+    tolerance = ZERO_TOLERANCE * max(1.0, max(map(abs, returns), default=0.0))
     return all(abs(value) <= tolerance for value in _numbers([estimate.advantages]))
 
 

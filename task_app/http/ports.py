@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 
 from task_app.core.errors import ConfigError
+from task_app.http import SERVICE
 
-__all__ = ["listen", "who_listens"]
+__all__ = ["check_port_free", "listen", "who_listens"]
 
 _BACKLOG = 2048
 _LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
@@ -26,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"host {host!r} is no address of this machine: {error}", field="server.host") from error
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
@@ -47,12 +48,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def check_port_free(host: str, port: int) -> None:
+    """Raise ConfigError like `listen`, keeping nothing."""
+    listen(host, port).close()
+
+
 def who_listens(port: int) -> str:
     """A description of the listener: ours by its health answer, else its process where that can be read."""
     with suppress(httpx.HTTPError, ValueError, AttributeError):
         health = httpx.get(f"http://127.0.0.1:{port}/health", timeout=1.0, trust_env=False).json()
-        if health.get("service") == "crafter-task-app":
-            return f"another crafter-task-app (process {health.get('pid')})"
+        if health.get("service") == SERVICE:
+            return f"another {SERVICE} (process {health.get('pid')})"
     with suppress(OSError):
         for process in _listening_processes(port):
             return f"process {process.name} ({(process / 'comm').read_text().strip()})"
@@ -62,8 +68,8 @@ def who_listens(port: int) -> str:
 def _listening_processes(port: int) -> Iterator[Path]:
     """The /proc folders of the processes that hold a listening socket on `port`."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-    for process in Path("/proc").iterdir() if sockets else ():
-        with suppress(OSError):  # not a process, another user's, or gone by now
+    for process in Path("/proc").glob("[0-9]*") if sockets else ():
+        with suppress(OSError):  # another user's, or gone by now
             if any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
                 yield process
 

@@ -1,8 +1,8 @@
 """Who decides, besides models being trained.
 
-    scripted.py  players of the task app: random, expert
-    replay.py    the actions of stored episodes, played again
-    chat.py      any OpenAI-compatible endpoint
+scripted.py  players of the task app: random, expert
+replay.py    the actions of stored episodes, played again
+chat.py      any OpenAI-compatible endpoint
 """
 
 from task_app.policies.chat import ChatPolicy, ChatSettings

@@ -86,7 +86,8 @@ class EpisodeRun:
         app, options = self.spec.app, self.spec.options
         self._timing = _Timing()
         self._started_at = time.time()
-        self._deadline = time.monotonic() + self.limits.max_time_s if self.limits.max_time_s else None
+        limit_s = self.limits.max_time_s
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
         self._tools = app.tools(options)
         self._system: Message = {"role": "system", "content": app.system_prompt(options)}
         self._decisions: list[Decision] = []
@@ -178,7 +179,7 @@ class EpisodeRun:
 
     def abort_if_late(self) -> None:
         """Abort when the episode's time is up; checked before each decision."""
-        if not self.over and self._deadline is not None and time.monotonic() > self._deadline:
+        if not self.over and self._deadline is not None and time.monotonic() >= self._deadline:
             self.abort(f"took longer than {self.limits.max_time_s:g} s")
 
     def episode(self) -> Episode:
@@ -264,9 +265,7 @@ class EpisodeRun:
             result = self._env.step(action)
             self._observation = result.observation
             steps.append(
-                StepRecord(
-                    first + index, action, result.reward, result.terminated, result.truncated, result.events
-                )
+                StepRecord(first + index, action, result.reward, result.terminated, result.truncated, result.events)
             )
             if result.terminated or result.truncated:
                 break

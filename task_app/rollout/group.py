@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 
 from task_app.core.errors import PolicyError
@@ -119,16 +120,23 @@ def _play_in_threads(
 def _play_in_lockstep(
     plans: Sequence[EpisodePlan], setting: _Setting, store: Callable[[EpisodeRun], Episode]
 ) -> list[Episode]:
-    runs = [setting.start(plan) for plan in plans]
+    running = {index: setting.start(plan) for index, plan in enumerate(plans)}
     episodes: dict[int, Episode] = {}
-    while len(episodes) < len(runs):
-        for run in runs:
-            run.abort_if_late()
-        _decide([run for run in runs if not run.over], setting.policy)
-        for index, run in enumerate(runs):
-            if run.over and index not in episodes:
-                episodes[index] = store(run)
-    return [episodes[index] for index in range(len(runs))]
+    try:
+        while running:
+            for run in running.values():
+                run.abort_if_late()
+            _decide([run for run in running.values() if not run.over], setting.policy)
+            for index in [index for index, run in running.items() if run.over]:
+                episodes[index] = store(running.pop(index))
+    except BaseException:
+        for run in running.values():
+            if not run.over:
+                run.abort("interrupted")
+            with suppress(Exception):  # the first error is the one to tell
+                store(run)
+        raise
+    return [episodes[index] for index in range(len(plans))]
 
 
 def _decide(runs: Sequence[EpisodeRun], policy: Policy) -> None:

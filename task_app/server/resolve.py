@@ -19,12 +19,12 @@ from task_app.core.errors import ConfigError
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import StepRewardFlags
-from task_app.policies.chat import same_origin
+from task_app.policies.chat import provider_key, same_origin
 from task_app.rollout import Limits
 from task_app.server.requests import AGENT_OPS, ENV_OPS, RolloutRequest
 from task_app.wiring import make_policy, make_spec
 
-__all__ = ["ResolvedRequest", "resolve_request"]
+__all__ = ["ResolvedRequest", "check_endpoint", "resolve_request"]
 
 _FIELD_OF_SETTING = {
     "policy.name": "policy.policy_name",
@@ -43,6 +43,13 @@ class ResolvedRequest:
     flags: StepRewardFlags
     limits: Limits
     policy: Policy
+
+
+def check_endpoint(config: Config, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError when the config's own model endpoint is no URL or its key is missing."""
+    policy = config.policy
+    if policy.inference_url:
+        provider_key(policy.inference_url, policy.api_key_env, environ, own_key_env=config.server.api_key_env)
 
 
 def resolve_request(
@@ -157,7 +164,9 @@ def _policy(
     sent |= {"max_tokens": tokens} if tokens else {}
     sent |= {"name": asked.policy_name} if asked.policy_name else {}
     try:
-        if "inference_url" in sent and not (own.inference_url and same_origin(sent["inference_url"], own.inference_url)):
+        if "inference_url" in sent and not (
+            own.inference_url and same_origin(sent["inference_url"], own.inference_url)
+        ):
             sent["api_key_env"] = ""
         settings = own.model_copy(update=sent)
         return make_policy(settings, spec, client=client, environ=environ, own_key_env=config.server.api_key_env)

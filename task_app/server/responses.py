@@ -4,38 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from task_app.collect import reward_vector
+from task_app.collect import RewardVector, reward_vector
 from task_app.core.rewards import rewards_from_events
 from task_app.core.types import Decision, Episode
 from task_app.core.wire import episode_to_json
-from task_app.server.requests import RolloutRequest, ignored_fields
+from task_app.server.requests import ignored_fields
 from task_app.server.rollouts import FinishedRollout
 
 __all__ = ["rollout_response"]
 
 
-def rollout_response(finished: FinishedRollout, request: RolloutRequest) -> dict[str, Any]:
+def rollout_response(finished: FinishedRollout) -> dict[str, Any]:
     """The whole answer. Rewards of an episode that carries none are null, never 0."""
-    episode = finished.episode
-    trajectory = _trajectory(finished, request.record.logprobs)
+    episode, request = finished.episode, finished.resolved.request
+    rewards = reward_vector(episode, episode.flags) if episode.rewarded else None
+    record = request.record
     return {
         "run_id": episode.run_id,
-        "trajectories": [trajectory] if request.record.trajectories else [],
+        "trajectories": [_trajectory(finished, rewards)] if record.trajectories else [],
         "branches": {},
-        "metrics": _metrics(finished, ignored_fields(request)),
+        "metrics": _metrics(finished, rewards),
         "aborted": episode.status == "aborted",
         "ops_executed": 2 * len(episode.decisions),
-        "trace": _trace(finished, request) if request.record.return_trace else None,
+        "trace": _trace(episode, full=record.trace_format == "full") if record.return_trace else None,
     }
 
 
-def _trajectory(finished: FinishedRollout, logprobs: bool) -> dict[str, Any]:
+def _trajectory(finished: FinishedRollout, rewards: RewardVector | None) -> dict[str, Any]:
     episode = finished.episode
-    rewards = reward_vector(episode, episode.flags).decisions if episode.rewarded else [None] * len(episode.decisions)
-    steps = [
-        _step(finished, index, reward, logprobs)
-        for index, reward in enumerate(rewards)
-    ]
+    per_decision = rewards.decisions if rewards else [None] * len(episode.decisions)
+    steps = [_step(finished, index, reward) for index, reward in enumerate(per_decision)]
     return {
         "env_id": f"{episode.task.app}-{episode.task.seed}",
         "policy_id": episode.policy,
@@ -51,23 +49,22 @@ def _trajectory(finished: FinishedRollout, logprobs: bool) -> dict[str, Any]:
     }
 
 
-def _step(finished: FinishedRollout, index: int, reward: float | None, logprobs: bool) -> dict[str, Any]:
-    episode = finished.episode
+def _step(finished: FinishedRollout, index: int, reward: float | None) -> dict[str, Any]:
+    episode, resolved = finished.episode, finished.resolved
     decision = episode.decisions[index]
     last = index == len(episode.decisions) - 1
-    obs = finished.spec.app.status_fields(finished.states[index])
-    obs["reward_last_step"] = decision.steps[-1].reward if decision.steps else 0.0
+    last_reward = decision.steps[-1].reward if decision.steps else 0.0
     return {
-        "obs": obs,
+        "obs": resolved.spec.app.status_fields(finished.states[index]) | {"reward_last_step": last_reward},
         "tool_calls": decision.completion.message.to_wire().get("tool_calls", []),
         "reward": reward,
         "done": last and (episode.terminated or episode.truncated),
         "truncated": last and episode.truncated,
-        "info": _info(decision, logprobs),
+        "info": _info(decision, logprobs=resolved.request.record.logprobs),
     }
 
 
-def _info(decision: Decision, logprobs: bool) -> dict[str, Any]:
+def _info(decision: Decision, *, logprobs: bool) -> dict[str, Any]:
     meta: dict[str, Any] = {"turn": decision.turn}
     if decision.rewards is not None:
         meta["decision_rewards"] = decision.rewards.to_wire()
@@ -84,9 +81,9 @@ def _info(decision: Decision, logprobs: bool) -> dict[str, Any]:
     return info
 
 
-def _metrics(finished: FinishedRollout, ignored: list[str]) -> dict[str, Any]:
-    episode = finished.episode
-    total = sum(reward_vector(episode, episode.flags).values) if episode.rewarded else None
+def _metrics(finished: FinishedRollout, rewards: RewardVector | None) -> dict[str, Any]:
+    episode, resolved = finished.episode, finished.resolved
+    total = sum(rewards.values) if rewards else None
     return {
         "episode_returns": [total],
         "mean_return": total,
@@ -104,28 +101,31 @@ def _metrics(finished: FinishedRollout, ignored: list[str]) -> dict[str, Any]:
             "prompt_hash": episode.prompt_hash,
             "step_rewards_mode": episode.flags.mode,
             "event_rewards_kind": episode.flags.kind,
-            "ignored": ignored,
+            "max_decisions": episode.max_decisions,
+            "max_time_s": resolved.limits.max_time_s,
+            "ignored": ignored_fields(resolved.request, episode),
         },
     }
 
 
 def _events_score(episode: Episode) -> int | None:
-    """Σ unique_delta or Σ ach_delta over decisions; None without step rewards or any reward."""
+    """Σ unique_delta or Σ ach_delta over decisions; None without step rewards or without any reward."""
     if not episode.rewarded or episode.flags.mode == "off":
         return None
     records = rewards_from_events(decision.events for decision in episode.decisions)
     return sum(r.unique_delta if episode.flags.kind == "unique" else r.ach_delta for r in records)
 
 
-def _trace(finished: FinishedRollout, request: RolloutRequest) -> dict[str, Any]:
-    episode = finished.episode
-    if request.record.trace_format == "full":
+def _trace(episode: Episode, *, full: bool) -> dict[str, Any]:
+    if full:
         return {"format": "full", "session_id": episode.episode_id, "episode": episode_to_json(episode)}
-    return {
+    trace = {
         "format": "compact",
         "session_id": episode.episode_id,
         "status": episode.status,
         "outcome": episode.outcome,
         "events": dict(sorted(episode.event_counts.items())),
-        "decision_rewards": [d.rewards.to_wire() for d in episode.decisions if d.rewards is not None],
     }
+    if episode.flags.mode == "decision_stepwise":
+        trace["decision_rewards"] = [d.rewards.to_wire() for d in episode.decisions if d.rewards is not None]
+    return trace

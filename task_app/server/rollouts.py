@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from task_app.core.types import Episode
@@ -82,7 +82,9 @@ class Rollout:
             if self._finished is None:
                 if abort_for:
                     run.abort(abort_for)
-                episode, states = run.episode(), tuple(past.after for past in run.history)
+                states, episode = tuple(past.after for past in run.history), run.episode()
+                # A thread that is given up may be adding a decision this very moment: that one is left out.
+                episode = replace(episode, decisions=episode.decisions[: len(states)])
                 self._store.write_episode(episode)
                 self._finished = FinishedRollout(self.resolved, episode, states)
             return self._finished

@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 
 import uvicorn
+from fastapi import FastAPI
 
 from task_app.config import Config
 from task_app.core.errors import ConfigError
 from task_app.http.auth import is_loopback
-from task_app.http.ports import check_port_free
+from task_app.http.ports import listen
 from task_app.server.app import create_app
+from task_app.store import TraceStore
 
-__all__ = ["serve"]
+__all__ = ["address_of", "serve"]
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that says when it listens, and on which port."""
+    """uvicorn that says when it serves, and stops the app's rollouts before it waits for their answers."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
-        super().__init__(config)
+    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
+        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10))
+        self._service = app.state.service
         self._ready = ready
 
-    async def startup(self, sockets: list | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._ready(f"http://{host}:{port}")
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.stop()
+        await super().shutdown(sockets)
 
 
 def serve(config: Config, *, ready: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
-    """Serve until interrupted; `ready` is told the address once the port is open.
+    """Serve until interrupted; `ready` is told the address once requests are answered.
 
     Raises ConfigError when the port is taken (naming by whom), or when the address reaches beyond this
-    machine and no key is set.
+    machine and no key is set; StoreError when the trace database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not environ.get(server.api_key_env):
+    if not is_loopback(server.host) and not environ.get(server.api_key_env, "").strip():
         raise ConfigError(
-            f"refusing to serve on {server.host} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
+            f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
             field="server.host",
         )
     app = create_app(config, environ=environ)
-    check_port_free(server.host, server.port)
-    settings = uvicorn.Config(app, host=server.host, port=server.port, log_level="warning", access_log=False)
-    _Server(settings, ready).run()
+    with listen(server.host, server.port) as listener:
+        TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
+        _Server(app, ready=lambda: ready(address_of(listener))).run(sockets=[listener])
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL clients reach a listening socket at."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 from sqlite_utils import Database
@@ -21,11 +22,11 @@ def open_database(path: Path, *, create: bool, read_only: bool) -> Database:
     Raises StoreError when the file is missing (and may not be created), is no SQLite database, is
     another program's, was written by a newer version, or stays locked for `BUSY_TIMEOUT_S`.
     """
-    if not path.exists() and not create:
-        raise StoreError(f"trace database {path} does not exist")
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise StoreError(f"trace database {path} does not exist")
         connection = _connect(path, read_only)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"trace database {path} cannot be opened: {error}") from error
@@ -33,8 +34,7 @@ def open_database(path: Path, *, create: bool, read_only: bool) -> Database:
     try:
         _check_identity(db, path, may_be_empty=create)
         if not read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
+            _use_write_ahead_log(connection)
             _migrate(db, path)
         _check_version(db, path, read_only)
     except sqlite3.Error as error:
@@ -60,10 +60,26 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging; unlike elsewhere, SQLite does not wait for a lock here."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
 def _check_identity(db: Database, path: Path, *, may_be_empty: bool) -> None:
-    identity = db.execute("PRAGMA application_id").fetchone()[0]
+    # Tables before identity: both come with one commit, which another process may make in between.
     empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-    if identity != APPLICATION_ID and not (empty and may_be_empty):
+    identity = db.execute("PRAGMA application_id").fetchone()[0]
+    new = empty and may_be_empty and identity == 0
+    if identity != APPLICATION_ID and not new:
         raise StoreError(f"{path} is not a trace database of this program" + (" (it is empty)" if empty else ""))
 
 

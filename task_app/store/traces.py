@@ -19,7 +19,7 @@ from task_app.core.errors import StoreError
 from task_app.core.types import Episode
 from task_app.store.database import open_database
 from task_app.store.reader import read_episode
-from task_app.store.writer import insert_episode
+from task_app.store.writer import insert_episode, insert_rows
 
 __all__ = ["TraceStore"]
 
@@ -70,10 +70,8 @@ class TraceStore:
         with self._transaction() as connection:
             for episode_id, values in advantages.items():
                 key = self._key(connection, episode_id)
-                connection.executemany(
-                    "INSERT INTO advantages VALUES (?, ?, ?, ?, ?)",
-                    [(run_id, update, key, turn, value) for turn, value in enumerate(values, start=1)],
-                )
+                rows = [(run_id, update, key, turn, value) for turn, value in enumerate(values, start=1)]
+                insert_rows(connection, "advantages", rows)
 
     def supersede(self, run_id: str, from_update: int) -> int:
         """Mark the run's episodes from an update on as replaced, and drop what training said of them.
@@ -170,5 +168,5 @@ class TraceStore:
                     if self._connection.in_transaction:  # SQLite may have rolled back by itself
                         self._connection.execute("ROLLBACK")
                     raise
-            except (sqlite3.Error, ValueError) as error:
+            except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
                 raise StoreError(f"trace database {self.path} was not written: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from task_app.core.types import Decision, Episode, Message, TokenTrace
 
-__all__ = ["insert_episode"]
+__all__ = ["insert_episode", "insert_rows"]
 
 
 def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
@@ -50,7 +51,7 @@ def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
     }
     marks = ", ".join("?" * len(columns))
     sql = f"INSERT INTO episodes ({', '.join(columns)}) VALUES ({marks})"
-    key = connection.execute(sql, list(columns.values())).lastrowid
+    key = connection.execute(sql, _storable(columns.values())).lastrowid
     assert key is not None
     _insert_decisions(connection, key, episode.decisions)
     _insert_steps(connection, key, episode.decisions)
@@ -86,20 +87,18 @@ def _insert_decisions(connection: sqlite3.Connection, key: int, decisions: Seque
             )
         if completion.tokens is not None:
             _insert_tokens(connection, key, decision.turn, completion.tokens)
-    _insert_many(connection, "decisions", rows)
-    _insert_many(connection, "decision_rewards", rewards)
+    insert_rows(connection, "decisions", rows)
+    insert_rows(connection, "decision_rewards", rewards)
 
 
 def _insert_steps(connection: sqlite3.Connection, key: int, decisions: Sequence[Decision]) -> None:
     steps, events = [], []
     for decision in decisions:
         for step in decision.steps:
-            steps.append(
-                (key, step.step, decision.turn, step.action, step.reward, step.terminated, step.truncated)
-            )
+            steps.append((key, step.step, decision.turn, step.action, step.reward, step.terminated, step.truncated))
             events += [(key, step.step, index, decision.turn, name) for index, name in enumerate(step.events)]
-    _insert_many(connection, "steps", steps)
-    _insert_many(connection, "events", events)
+    insert_rows(connection, "steps", steps)
+    insert_rows(connection, "events", events)
 
 
 def _insert_tokens(connection: sqlite3.Connection, key: int, turn: int, tokens: TokenTrace) -> None:
@@ -116,7 +115,7 @@ def _insert_tokens(connection: sqlite3.Connection, key: int, turn: int, tokens: 
         tokens.grammar_hash,
         tokens.renderer_hash,
     )
-    _insert_many(connection, "decision_tokens", [row])
+    insert_rows(connection, "decision_tokens", [row])
 
 
 def _message(connection: sqlite3.Connection, message: Message) -> int:
@@ -137,15 +136,35 @@ def _interned(connection: sqlite3.Connection, table: str, column: str, value: st
     return key
 
 
-def _insert_many(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert whole rows. Raises ValueError for NaN and infinity, which SQLite would turn into NULL or keep."""
     if rows:
-        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        sql = f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})"
+        connection.executemany(sql, [_storable(row) for row in rows])
+
+
+def _storable(values: Iterable[Any]) -> list[Any]:
+    row = [_text(value) if isinstance(value, str) else value for value in values]
+    if not all(math.isfinite(value) for value in row if isinstance(value, float)):
+        raise ValueError("NaN and infinity are not stored")
+    return row
+
+
+def _text(value: str) -> str:
+    """`value`, with halves of surrogate pairs (which no UTF-8 can hold) written as escapes.
+
+    In JSON text the escape means the same character, so messages are read back as they were said.
+    """
+    return value.encode("utf-8", "backslashreplace").decode()
 
 
 def _json(value: Any) -> str:
     """Strict, canonical JSON: no NaN or infinity, keys sorted, no spaces."""
-    return json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _text(json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def _blob(values: Iterable[float], dtype: str) -> bytes:
-    return np.asarray(list(values), dtype=dtype).tobytes()
+    array = np.asarray(list(values), dtype=dtype)
+    if not np.isfinite(array).all():
+        raise ValueError("NaN and infinity are not stored")
+    return array.tobytes()

@@ -7,7 +7,6 @@
     objective.py   the loss per token      learner.py    one update of the weights
     checkpoint.py  save, load, resume      metrics.py    metrics.jsonl
     plan.py        refusals before work    evaluate.py   held-out worlds
-    grpo.py        the loop: `run_training`
-
-Importing this package, `evaluate`, `metrics` and `plan` needs no torch.
+    facts.py       what a line says         grpo.py      the loop: `run_training`
+    report.py      the run's report         launch.py    what `task-app train` does
 """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,8 +120,9 @@ def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer
     state = load_weights(checkpoint, network)
     try:
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise TrainError(f"optimiser state of {checkpoint} cannot be loaded: {error}") from error
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        # The library's own text would advise to load a damaged or foreign file unsafely.
+        raise TrainError(f"optimiser state of {checkpoint} cannot be loaded: the file is damaged or foreign") from error
     return CheckpointState(state["update"], state["run_id"], state["baseline"], state["config"])
 
 

@@ -1,4 +1,4 @@
-"""Held-out evaluation: one episode per world with keyed noise, and what it says. Works for any policy.
+"""Held-out evaluation: one episode per world with keyed noise, and its line in the log. Works for any policy.
 
 Every figure is over the episodes that carry a reward; failed ones are counted, never scored 0.
 """
@@ -6,31 +6,30 @@ Every figure is over the episodes that carry a reward; failed ones are counted, 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from task_app.analyze import summarise
 from task_app.collect import reward_vector
-from task_app.config.models import Config
+from task_app.config import Config
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
-from task_app.rollout import EpisodePlan, Limits, plan_groups, play
+from task_app.rollout import plan_groups, play
+from task_app.wiring import make_limits
 
-__all__ = ["Evaluation", "evaluate", "limits_of", "summarise"]
-
-NORMAL_95 = 1.959964
+__all__ = ["Evaluation", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Outcomes on held-out worlds.
 
-    low, high       95 % interval of the mean (normal approximation); None below two episodes
-    event_shares    share of episodes in which each event happened, by name
+    low, high       95 % interval of the mean; None below two episodes
+    event_shares    share of episodes in which each event happened, by name, 0 included
     reward_by_turn  mean decision reward per turn, over all episodes (0 where one had ended)
-    outcomes        per world seed, in order
+    outcomes        of each rewarded episode, in the order of their seeds
     """
 
     policy: str
@@ -51,12 +50,6 @@ class Evaluation:
         return asdict(self)
 
 
-def limits_of(config: Config) -> Limits:
-    """The limits of episodes played under a config."""
-    rollout = config.rollout
-    return Limits(rollout.max_decisions, rollout.max_parse_failures, rollout.infra_tries)
-
-
 def evaluate(
     policy: Policy,
     spec: TaskSpec,
@@ -70,49 +63,32 @@ def evaluate(
 
     The noise depends on `eval.sampling_seed` and the world alone, so two policies meet the same draws.
     """
-    plans: Sequence[EpisodePlan] = [
-        replace(plan, update=update)
-        for plan in plan_groups(config.eval.seeds.seeds(), 1, run_id=run_id, noise_seed=config.eval.sampling_seed)
-    ]
-    flags = config.step_rewards
-    episodes = play(plans, spec, policy, limits_of(config), flags, sink, concurrency=config.rollout.concurrency)
-    return summarise(episodes, flags, spec.app.event_names, seeds=str(config.eval.seeds))
-
-
-def summarise(
-    episodes: Sequence[Episode], flags: StepRewardFlags, event_names: Sequence[str], *, seeds: str = ""
-) -> Evaluation:
-    """The figures of episodes already played; pure."""
+    held_out = config.eval
+    plans = plan_groups(held_out.seeds.seeds(), 1, run_id=run_id, noise_seed=held_out.sampling_seed)
+    plans = [replace(plan, update=update) for plan in plans]
+    flags, concurrency = config.step_rewards, config.rollout.concurrency
+    episodes = play(plans, spec, policy, make_limits(config), flags, sink, concurrency=concurrency)
+    summary = summarise(episodes)
     scored = [episode for episode in episodes if episode.rewarded]
-    outcomes = [float(episode.outcome or 0.0) for episode in scored]
-    low, high = _interval(outcomes)
-    happened = Counter(name for episode in scored for name in set(episode.event_counts))
-    vectors = [reward_vector(episode, flags).decisions for episode in scored]
-    turns = max((len(vector) for vector in vectors), default=0)
-    first = episodes[0] if episodes else None
-    count = len(scored)
     return Evaluation(
-        policy=first.policy if first else "",
-        policy_version=first.policy_version if first else "",
-        seeds=seeds,
-        n=count,
-        failed=len(episodes) - count,
-        mean=math.fsum(outcomes) / count if count else None,
-        low=low,
-        high=high,
-        mean_decisions=sum(len(vector) for vector in vectors) / count if count else None,
-        event_shares={name: happened[name] / count if count else 0.0 for name in event_names},
-        reward_by_turn=[
-            math.fsum(vector[turn] for vector in vectors if len(vector) > turn) / count for turn in range(turns)
-        ],
-        outcomes=outcomes,
+        policy=policy.name,
+        policy_version=policy.version,
+        seeds=str(held_out.seeds),
+        n=len(scored),
+        failed=len(episodes) - len(scored),
+        mean=summary.outcome.mean,
+        low=summary.outcome.low,
+        high=summary.outcome.high,
+        mean_decisions=sum(len(episode.decisions) for episode in scored) / len(scored) if scored else None,
+        event_shares={name: summary.event_shares.get(name, 0.0) for name in spec.app.event_names},
+        reward_by_turn=_reward_by_turn(scored, flags),
+        outcomes=[float(episode.outcome or 0.0) for episode in scored],
     )
 
 
-def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    if len(values) < 2:
-        return None, None
-    middle = math.fsum(values) / len(values)
-    variance = math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
-    half = NORMAL_95 * math.sqrt(variance / len(values))
-    return middle - half, middle + half
+def _reward_by_turn(scored: Sequence[Episode], flags: StepRewardFlags) -> list[float]:
+    vectors = [reward_vector(episode, flags).decisions for episode in scored]
+    turns = max((len(vector) for vector in vectors), default=0)
+    return [
+        math.fsum(vector[turn] for vector in vectors if len(vector) > turn) / len(vectors) for turn in range(turns)
+    ]

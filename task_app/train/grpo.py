@@ -24,7 +24,7 @@ from task_app.credit import CreditResult, GroupRewards, RunningBaseline, compute
 from task_app.rollout import plan_groups, play
 from task_app.store import TraceStore
 from task_app.train.checkpoint import CheckpointState, latest_checkpoint, read_state, restore, save_checkpoint
-from task_app.train.evaluate import evaluate, limits_of
+from task_app.train.evaluate import evaluate
 from task_app.train.facts import Clock, advantages_by_episode, batch_facts, peak_rss_mb, run_facts, seconds_by_part
 from task_app.train.learner import Learner
 from task_app.train.metrics import MetricsLog
@@ -32,6 +32,7 @@ from task_app.train.plan import check_config, config_json, credit_settings, diff
 from task_app.train.policy import EmbeddedPolicy, build_network
 from task_app.train.rows import Row, RowBuilder
 from task_app.train.sampler import check_sampling
+from task_app.wiring import make_limits
 
 __all__ = ["Progress", "TrainingResult", "run_training"]
 
@@ -208,7 +209,7 @@ class _Run:
             with clock.measure("store"):
                 self._store.write_episode(episode)
 
-        play(plans, self._spec, self._policy, limits_of(self._config), self._flags, sink)
+        play(plans, self._spec, self._policy, make_limits(self._config), self._flags, sink)
 
     def _collect(self, update: int, episodes: list[Episode]) -> Batch:
         """The update's batch. Raises TrainError when too many groups were lost to count as chance."""

@@ -141,7 +141,7 @@ class Learner:
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm))
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
-            raise TrainError(f"the gradient's norm is {norm}; the last checkpoint is untouched, lower the learning rate")
+            raise TrainError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
         self.optimizer.step()
         return norm
 

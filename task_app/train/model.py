@@ -50,9 +50,9 @@ def build_model(settings: ModelSection, vocabulary: int, seed: int, device: torc
         eos_token_id=None,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    return model.to(device=device, dtype=torch.float32).eval()  # pyright: ignore[reportArgumentType]
+    return model.to(device).eval()  # pyright: ignore[reportArgumentType]
 
 
 @contextlib.contextmanager

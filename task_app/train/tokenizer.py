@@ -31,7 +31,7 @@ class WordTokenizer:
         """Raises TrainError when a word is a marker or would be split."""
         for word in words:
             if word in _MARKERS or not word or re.search(SPLIT_RULE, word):
-                raise TrainError(f"vocabulary word {word!r} cannot be a token: it is a marker, empty, or would be split")
+                raise TrainError(f"vocabulary word {word!r} cannot be a token: a marker, empty, or split by the rule")
         self.words: tuple[str, ...] = tuple(dict.fromkeys([*_MARKERS, *words]))
         ids = {word: index for index, word in enumerate(self.words)}
         self._tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))

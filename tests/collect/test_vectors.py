@@ -50,7 +50,10 @@ class TestDecisionStepwise:
             ({"beta": 0.25, "horizon": "episode"}, (2.25, 2, 0, 0, 1.25)),
             ({"kind": "absolute", "beta": 0.25, "horizon": "episode"}, (2.25, 3, 0, 1, 2.25)),
             ({"indicator_lambda": 0.5, "beta": 0.25}, (6.5, 6.25, 0, 0, 5.5)),
-            ({"kind": "absolute", "indicator_lambda": 0.5, "beta": 0.25, "horizon": "episode"}, (2.75, 3.5, 0, 1, 2.75)),
+            (
+                {"kind": "absolute", "indicator_lambda": 0.5, "beta": 0.25, "horizon": "episode"},
+                (2.75, 3.5, 0, 1, 2.75),
+            ),
         ],
         ids=str,
     )

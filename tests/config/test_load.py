@@ -37,7 +37,9 @@ class TestFiles:
 
 
 class TestPaths:
-    TEXT = "[rollout]\ntrace_db = 'x/t.db'\n[policy]\ncheckpoint = '../c'\nreplay_db = 'r.db'\n[training]\nrun_dir = 'out'"
+    TEXT = (
+        "[rollout]\ntrace_db = 'x/t.db'\n[policy]\ncheckpoint = '../c'\nreplay_db = 'r.db'\n[training]\nrun_dir = 'out'"
+    )
 
     def test_relative_paths_of_a_file_belong_to_its_folder(self, load, tmp_path, monkeypatch):
         (tmp_path / "elsewhere").mkdir()

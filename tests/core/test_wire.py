@@ -44,7 +44,9 @@ EPISODE = Episode(
     truncated=False,
     outcome=1.0,
     decisions=(
-        Decision(1, PROMPT, Completion(AssistantMessage("?"), "c0"), ParseFailure("no_call", "none"), (), None, 5.0, 0.1),
+        Decision(
+            1, PROMPT, Completion(AssistantMessage("?"), "c0"), ParseFailure("no_call", "none"), (), None, 5.0, 0.1
+        ),
         Decision(
             2,
             PROMPT,

@@ -1,13 +1,13 @@
 """The Crafter task app: survive, gather and craft in a procedurally generated 64×64 world.
 
-    rules.py    names and limits, read from the `crafter` package
-    options.py  what a task may set
-    engine.py   the world: the package's rules, made reproducible
-    view.py     what a player sees: the 9×7 map and the status bar
-    text.py     the view as words
-    tool.py     `interact_many`: schema, prompt, parsing, grammar
-    scripted.py random player; expert.py  player that knows the rules
-    app.py      all of it as one `TaskApp`
+rules.py    names and limits, read from the `crafter` package
+options.py  what a task may set
+engine.py   the world: the package's rules, made reproducible
+view.py     what a player sees: the 9×7 map and the status bar
+text.py     the view as words
+tool.py     `interact_many`: schema, prompt, parsing, grammar
+scripted.py random player; expert.py  player that knows the rules
+app.py      all of it as one `TaskApp`
 """
 
 from task_app.apps.crafter.app import CrafterApp

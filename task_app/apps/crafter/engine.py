@@ -23,7 +23,7 @@ from task_app.core.errors import EnvError
 from task_app.core.task import Snapshot
 from task_app.core.types import StepResult
 
-__all__ = ["ENGINE", "CrafterEnv", "MAX_SEED"]
+__all__ = ["ENGINE", "MAX_SEED", "CrafterEnv"]
 
 ENGINE = "crafter-1.8.3/ordered/1"
 AREA = (64, 64)
@@ -213,15 +213,16 @@ class _Worlds:
         with self._guard:
             lock = self._locks.setdefault(seed, threading.Lock())
         with lock:
-            if seed not in self._bytes:
-                self._bytes[seed] = pickle.dumps(_Game(seed), pickle.HIGHEST_PROTOCOL)
-            payload = self._bytes[seed]
-        with self._guard:
-            if seed in self._bytes:
+            with self._guard:
+                payload = self._bytes.get(seed)
+            if payload is None:
+                payload = pickle.dumps(_Game(seed), pickle.HIGHEST_PROTOCOL)
+            with self._guard:
+                self._bytes[seed] = payload  # again, should another thread have made room meanwhile
                 self._bytes.move_to_end(seed)
-            while len(self._bytes) > self._kept:
-                oldest, _ = self._bytes.popitem(last=False)
-                self._locks.pop(oldest, None)
+                while len(self._bytes) > self._kept:
+                    oldest, _ = self._bytes.popitem(last=False)
+                    self._locks.pop(oldest, None)
         return payload
 
 

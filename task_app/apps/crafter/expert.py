@@ -26,7 +26,7 @@ WORTH: Mapping[str, float] = dict(
     zombie=1.0, zombie_again=0.2, zombie_adjacent=1.0, skeleton=1.0, wood_pickaxe=4.0, wood_sword=1.0, stone_pickaxe=2.5, stone_sword=1.0,
     iron_pickaxe=2.0, iron_sword=1.0, table=1.0, table_last=0.5, furnace=1.5, place_stone=1.0, sleep=2.5, need=4.0, need_soon=0.1, explore=0.07,
 )
-P = dict(danger=3, near=8, near_rate=0.3, cow=2, zombie=3, skeleton=8, table_far=6, gain=3, tries=5, blind=5, hungry=4)
+P = dict(danger=3, near=8, near_rate=0.3, cow=2, zombie=3, skeleton=8, table_far=6, gain=3, tries=5, blind=5, hungry=4, tired=3, light=0.5, exh=0)
 """..."""
 
 SWORDS_AND_PICKAXES = (
@@ -35,7 +35,7 @@ SWORDS_AND_PICKAXES = (
     ("iron_pickaxe", "iron_sword"),
 )
 ENEMIES = ("zombie", "skeleton", "arrow")
-SIGHT = 30
+STAGES = ((8, 0.3), (16, 0.15), (30, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,15 @@ class ExpertAgent:
         memory = self._memory
         if memory.sleeping:
             return Idea("sleeping", 1, 1, None), ["sleep"] * memory.rest_left
-        ways = Ways(memory, P["near"])
-        best = max(self._ideas(ways), key=lambda idea: idea.rate)
-        if best.rate < P["near_rate"]:
-            ways = Ways(memory, SIGHT)
+        ways = Ways(memory)
+        best = self._wait()
+        for reach, enough in STAGES:
+            ways.widen(reach)
             best = max(self._ideas(ways), key=lambda idea: idea.rate)
-            if best.rate < WORTH["explore"]:
-                best = self._explore(ways) or best
+            if best.rate >= enough:
+                break
+        if best.rate < WORTH["explore"]:
+            best = self._explore(ways) or best
         actions = (ways.actions(best.reach) if best.reach else []) + list(best.then)
         return best, (actions[: P["blind"]] if best.look else actions) or ["noop"]
 
@@ -256,7 +258,7 @@ class ExpertAgent:
             return
         if not memory.done["wake_up"]:
             yield Idea("sleep", WORTH["sleep"], 12 * missing, None, ("sleep",))
-        elif memory.inventory["energy"] <= 3:
+        elif memory.inventory["energy"] <= P["tired"] and memory.daylight >= P["light"] or memory.inventory["energy"] <= P["exh"]:
             yield Idea("sleep", WORTH["need"], 12, None, ("sleep",))
 
     def _explore(self, ways: Ways) -> Idea | None:

@@ -245,49 +245,50 @@ class Reach:
 
 
 class Ways:
-    """The cheapest ways to every place up to `limit` actions away, digging and bridging included."""
+    """The cheapest ways from where the player stands, digging and bridging included, as far as `widen` looked."""
 
-    def __init__(self, memory: Memory, limit: int) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._costs = memory.entry_costs()
         self.steps: dict[Point, int] = {memory.pos: 0}
-        self._from: dict[Point, Point] = {}
         self.order: list[Point] = []
         self.beside: dict[str, Reach] = {}
         self.frontier: list[Point] = []
-        self._spread(limit)
+        self._from: dict[Point, Point] = {}
+        self._layers: list[list[Point]] = [[memory.pos]]
+        self._looked = 0
 
-    def _spread(self, limit: int) -> None:
-        """Visit places nearest first: one list of places for every number of actions."""
-        layers: list[list[Point]] = [[] for _ in range(limit + max(self._costs.values()) + 1)]
-        layers[0].append(self._memory.pos)
-        steps, order, visit = self.steps, self.order, self._visit
-        for distance in range(limit + 1):
-            for place in layers[distance]:
-                if steps[place] == distance:  # else a cheaper way was found meanwhile
-                    order.append(place)
-                    visit(place, distance, layers)
+    def widen(self, limit: int) -> None:
+        """Look at all places up to `limit` actions away, nearest first; `order` lists them so."""
+        self._layers += ([] for _ in range(limit + max(self._costs.values()) + 1 - len(self._layers)))
+        for distance in range(self._looked, limit + 1):
+            for place in self._layers[distance]:
+                if self.steps[place] == distance:  # else a cheaper way was found meanwhile
+                    self.order.append(place)
+                    self._visit(place, distance)
+        self._looked = limit + 1
 
-    def _visit(self, place: Point, distance: int, layers: list[list[Point]]) -> None:
-        """Look at the four neighbours. The hot loop: plain lookups, no calls for open ground."""
+    def _visit(self, place: Point, distance: int) -> None:
+        """Look at the four neighbours. The hot loop: plain look-ups, and no calls for open ground."""
         tiles, objects, costs, steps = self._memory.tiles, self._memory.objects, self._costs, self.steps
         x, y = place
+        at_frontier = False
         for target in ((x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1)):
-            material = tiles.get(target)
-            if material is None:
-                if not self.frontier or self.frontier[-1] != place:
-                    self.frontier.append(place)
+            if target not in tiles:
+                at_frontier = True
                 continue
-            kind = objects.get(target)
-            cost = None if kind else costs.get(material)
+            kind = objects.get(target) or tiles[target]
+            cost = costs.get(kind)
             if cost != 1:
-                known = self.beside.get(kind or material)
+                known = self.beside.get(kind)
                 if known is None or known.steps > distance:
-                    self._note(kind or material, place, (target[0] - x, target[1] - y), distance)
-            if cost is not None and distance + cost < steps.get(target, FAR):
+                    self._note(kind, place, (target[0] - x, target[1] - y), distance)
+            if cost and distance + cost < steps.get(target, FAR):
                 steps[target] = distance + cost
                 self._from[target] = place
-                layers[distance + cost].append(target)
+                self._layers[distance + cost].append(target)
+        if at_frontier:
+            self.frontier.append(place)
 
     def _note(self, kind: str, place: Point, step: Point, distance: int) -> None:
         """Remember from where a thing is reached with the fewest actions, the turn towards it included."""

@@ -11,7 +11,8 @@ ACHIEVEMENTS: tuple[str, ...] = tuple(constants.achievements)  # pyright: ignore
 MATERIALS: tuple[str, ...] = tuple(constants.materials)  # pyright: ignore[reportAttributeAccessIssue]
 WALKABLE: frozenset[str] = frozenset(constants.walkable)  # pyright: ignore[reportAttributeAccessIssue]
 ITEM_MAX: dict[str, int] = {
-    name: info["max"] for name, info in constants.items.items()  # pyright: ignore[reportAttributeAccessIssue]
+    name: info["max"]
+    for name, info in constants.items.items()  # pyright: ignore[reportAttributeAccessIssue]
 }
 
 VITALS: tuple[str, ...] = ("health", "food", "drink", "energy")

@@ -35,7 +35,7 @@ _CREATURES = ("cow", "zombie", "skeleton", "arrow", "plant", "ripe_plant")
 _GROUND = ("grass", "sand", "path")
 _SIDES: Mapping[str, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 _BRIGHT, _DIM = 0.6, 0.3
-_LABELS = (
+_LABELS = (  # noqa: SIM905 - one sentence is easier to read than thirty items
     "decisions left vitals sky bright dim dark awake asleep facing around near have done last moved "
     "nothing none unreadable edge right up down here -> … health food drink energy"
 ).split()

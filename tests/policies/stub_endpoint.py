@@ -1,0 +1,135 @@
+"""A chat-completions endpoint on 127.0.0.1 that answers as it is told, well or badly."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+
+__all__ = ["StubEndpoint"]
+
+Behaviour = Callable[[BaseHTTPRequestHandler], None]
+FIVE = ("move_right", "do", "move_left", "do", "noop")
+
+
+class Received(NamedTuple):
+    """One request as it arrived."""
+
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up is nothing to report."""
+
+
+class StubEndpoint:
+    """Answers each request by the next planned behaviour, then by `otherwise`. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+        self.otherwise: Behaviour = self.call(*FIVE)
+        self._planned: deque[Behaviour] = deque()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stub._next(Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body))(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Quiet."""
+
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def plan(self, *behaviours: Behaviour) -> None:
+        """What the next requests get, one each."""
+        with self._lock:
+            self._planned.extend(behaviours)
+
+    def _next(self, received: Received) -> Behaviour:
+        with self._lock:
+            self.received.append(received)
+            return self._planned.popleft() if self._planned else self.otherwise
+
+    # -- behaviours --------------------------------------------------------------------------
+
+    @staticmethod
+    def raw(body: bytes, status: int = 200, **headers: str) -> Behaviour:
+        """A whole answer of these bytes; `retry_after="1"` is the header Retry-After."""
+
+        def send(handler: BaseHTTPRequestHandler) -> None:
+            handler.send_response(status)
+            for name, value in headers.items():
+                handler.send_header(name.replace("_", "-"), value)
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+
+        return send
+
+    @classmethod
+    def status(cls, status: int, **headers: str) -> Behaviour:
+        """An error answer that repeats a key, as some providers' do."""
+        return cls.raw(b'{"error": {"message": "Incorrect key provided: sk-secret"}}', status, **headers)
+
+    @classmethod
+    def completion(cls, message: dict[str, Any], finish_reason: str | None = "tool_calls", **more: Any) -> Behaviour:
+        """A chat completion with this message."""
+        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
+        return cls.raw(json.dumps({"id": "cmpl-1", "model": "stub-1", "choices": [choice], **more}).encode())
+
+    @classmethod
+    def call(cls, *actions: str) -> Behaviour:
+        """One legal `interact_many` call."""
+        function = {"name": "interact_many", "arguments": json.dumps({"actions": actions})}
+        usage = {"prompt_tokens": 11, "completion_tokens": 7}
+        return cls.completion({"tool_calls": [{"id": "a", "type": "function", "function": function}]}, usage=usage)
+
+    @staticmethod
+    def reset(handler: BaseHTTPRequestHandler) -> None:
+        """Break the connection off."""
+        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        handler.connection.close()
+        handler.close_connection = True
+
+    def hang(self, handler: BaseHTTPRequestHandler) -> None:
+        """Say nothing until the endpoint is closed."""
+        self._closing.wait(60)
+        handler.close_connection = True
+
+    def trickle(self, handler: BaseHTTPRequestHandler) -> None:
+        """An answer that goes on for ever, a byte at a time."""
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while not self._closing.wait(0.02):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+        handler.close_connection = True

@@ -1,0 +1,51 @@
+"""A model endpoint to talk to, and the hosted task app on a real port."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from task_app.config import load_config
+from task_app.http.ports import listen
+from task_app.server import create_app
+from task_app.server.serve import address_of
+
+# Loaded by path: `tests` is no package, and some distributions install one of that name.
+_spec = importlib.util.spec_from_file_location("stub_endpoint", Path(__file__).parents[1] / "policies/stub_endpoint.py")
+assert _spec is not None
+assert _spec.loader is not None
+stub_endpoint = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(stub_endpoint)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Any]:
+    """A stub endpoint on a port of this machine, closed afterwards."""
+    with stub_endpoint.StubEndpoint() as running:
+        yield running
+
+
+@pytest.fixture
+def served(tmp_path) -> Iterator[Callable[..., str]]:
+    """Serve the task app in a thread of this process: `address = served(environ, **{"server.max_decisions": 5})`."""
+    with ExitStack() as stack:
+
+        def start(environ: Mapping[str, str] | None = None, **overrides: Any) -> str:
+            config = load_config(None, {"rollout.trace_db": str(tmp_path / "hosted.db"), **overrides})
+            listener = stack.enter_context(listen("127.0.0.1", 0))
+            settings = uvicorn.Config(create_app(config, environ=environ or {}), log_level="warning", ws="none")
+            server = uvicorn.Server(settings)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(setattr, server, "should_exit", True)
+            return address_of(listener)
+
+        yield start
