@@ -5,6 +5,9 @@
 Three processes: a stub model that answers at once, the task app with a trace database, and this one, the
 clients. A rollout is 10 decisions of 5 actions; 8 rollouts share a seed; every seed is new to the app, so
 world generation is in the figures. Prints them and stores them as JSON. Starts and ends what it needs.
+
+The stub's fixed answer makes the 8 rollouts of a seed alike, and equal messages are stored once; the last
+measurement, one rollout per seed, shows the database without that help.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Measurement:
 
     clients: int
     rollouts: int
+    rollouts_per_seed: int
     seconds: float
     rollouts_per_s: float
     server_cpu_ms_per_decision: float
@@ -100,19 +104,33 @@ def request(run_id: str, seed: int, model_url: str) -> dict[str, Any]:
     }
 
 
-def measure(clients: int, seeds: Sequence[int], app: tuple[int, str], model_url: str, db: Path) -> Measurement:
-    """Play `ROLLOUTS_PER_SEED` rollouts of each seed from `clients` clients."""
-    pid, address = app
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What runs during a measurement: the app's process id and address, the stub's address, the database."""
+
+    pid: int
+    address: str
+    model_url: str
+    db: Path
+
+
+def measure(setup: Setup, clients: int, seeds: Sequence[int], per_seed: int = ROLLOUTS_PER_SEED) -> Measurement:
+    """Play `per_seed` rollouts of each seed from `clients` clients."""
+    pid, db = setup.pid, setup.db
     run_id = f"clients-{clients}-seed-{seeds[0]}"
-    bodies = [request(run_id, seed, model_url) for seed in seeds for _ in range(ROLLOUTS_PER_SEED)]
+    bodies = [request(run_id, seed, setup.model_url) for seed in seeds for _ in range(per_seed)]
     bytes_before, cpu_before, start = database_bytes(db), cpu_seconds(pid), time.perf_counter()
-    with httpx.Client(base_url=address, timeout=120, trust_env=False) as http, ThreadPoolExecutor(clients) as pool:
+    with (
+        httpx.Client(base_url=setup.address, timeout=120, trust_env=False) as http,
+        ThreadPoolExecutor(clients) as pool,
+    ):
         answers = list(pool.map(lambda body: http.post("/rollout", json=body).raise_for_status(), bodies))
     seconds = time.perf_counter() - start
     decisions = DECISIONS * len(bodies)
     return Measurement(
         clients=clients,
         rollouts=len(bodies),
+        rollouts_per_seed=per_seed,
         seconds=round(seconds, 3),
         rollouts_per_s=round(len(bodies) / seconds, 2),
         server_cpu_ms_per_decision=round(1000 * (cpu_seconds(pid) - cpu_before) / decisions, 2),
@@ -132,26 +150,33 @@ def traces_kept(db: Path, run_id: str, answers: Sequence[dict[str, Any]]) -> int
     return len(stored & {answer["trace"]["session_id"] for answer in answers if answer["trace"]})
 
 
-def run(rollouts: int) -> dict[str, Any]:
-    """Warm up, measure with each number of clients, and give everything as plain JSON values."""
-    load_before = os.getloadavg()[0]
-    count = -(-rollouts // ROLLOUTS_PER_SEED)
+def measure_all(seeds_per_measurement: int) -> list[Measurement]:
+    """Warm up, measure with each number of clients, then once with nothing shared between rollouts."""
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder, "bench.db")
         serve = ["-m", "task_app", "serve", "crafter", "--port", "0", "--trace-db", str(db)]
         with process([str(HERE / "stub_model.py")]) as (_, model_url), process(serve) as (server, address):
-            app = (server.pid, address)
-            measure(1, [1_000], app, model_url, db)
+            setup = Setup(server.pid, address, model_url, db)
+            seeds = iter(range(10_000))
+            measure(setup, 1, [next(seeds)])
             measured = [
-                measure(clients, range(index * count, (index + 1) * count), app, model_url, db)
-                for index, clients in enumerate(CLIENTS)
+                measure(setup, clients, [next(seeds) for _ in range(seeds_per_measurement)]) for clients in CLIENTS
             ]
+            return [*measured, measure(setup, 1, [next(seeds) for _ in range(ROLLOUTS_PER_SEED)], per_seed=1)]
+
+
+def run(rollouts: int) -> dict[str, Any]:
+    """Everything as plain JSON values; `rollouts` for each number of clients, rounded up to whole seeds."""
+    load_before = os.getloadavg()[0]
+    *measured, unshared = measure_all(-(-rollouts // ROLLOUTS_PER_SEED))
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "load_average_before": round(load_before, 2),
         "decisions_per_rollout": DECISIONS,
+        "actions_per_decision": 5,
         "measured": [asdict(measurement) for measurement in measured],
+        "one_rollout_per_seed": asdict(unshared),
         "peer": PEER,
         "times_the_peers_rollouts_per_s": [round(m.rollouts_per_s / PEER["rollouts_per_s"], 1) for m in measured],
         "target": TARGET,

@@ -17,7 +17,7 @@ from typing import Any
 
 from task_app.collect import Batch, build_batch
 from task_app.config.models import Config
-from task_app.core.errors import TrainError
+from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.credit import CreditResult, GroupRewards, RunningBaseline, compute_advantages
@@ -81,21 +81,23 @@ def _checkpoints(config: Config) -> Path:
 
 
 def _check_resumable(config: Config) -> None:
-    """Refuse to mix two settings in one run folder. Raises TrainError with the keys."""
+    """Refuse to mix two settings in one run folder. Raises ConfigError with the keys."""
     found = latest_checkpoint(_checkpoints(config))
     if found is None:
         return
     state = read_state(found)
     keys = differing_keys(state["config"], config_json(config))
     if keys:
-        raise TrainError(
+        raise ConfigError(
             f"{config.training.run_dir} holds a run with other settings: {', '.join(keys)}; "
-            "use its settings to resume it, or another training.run_dir"
+            "use its settings to resume it, or another training.run_dir",
+            field=keys[0],
         )
     if state["update"] > config.training.updates:
-        raise TrainError(
+        raise ConfigError(
             f"{config.training.run_dir} has {state['update']} updates already, training.updates asks for "
-            f"{config.training.updates}; ask for as many or more, or use another training.run_dir"
+            f"{config.training.updates}; ask for as many or more, or use another training.run_dir",
+            field="training.updates",
         )
 
 
@@ -172,12 +174,7 @@ class _Run:
             records = self._flags.mode == "decision_stepwise"
             episodes = list(self._store.episodes(run_id=self._run_id, update=update, records=records))
         batch = self._collect(update, episodes)
-        with clock.measure("training"):
-            credit = self._assign_credit(batch)
-            asked = training.groups_per_update * self._config.rollout.group_size
-            learned = self._learner.update(self._build_rows(batch, credit), asked)
-        with clock.measure("store"):
-            self._store.write_advantages(self._run_id, update, advantages_by_episode(batch, credit))
+        learned = self._learn(update, batch, clock)
         self.update = update
         self._policy.set_updates(update)
         seconds = clock.seconds | seconds_by_part(episodes) | {"sampling": self._policy.sampling_s - sampled_before}
@@ -186,7 +183,6 @@ class _Run:
             "update",
             seeds=f"{worlds.start}:{worlds.stop}",
             **batch_facts(batch, episodes),
-            **credit.statistics,
             **learned,
             machine={"seconds": seconds | {"total": clock.total()}, "peak_rss_mb": peak_rss_mb()},
         )
@@ -224,7 +220,20 @@ class _Run:
                 f"update {update} lost {lost} of {asked} groups, the first ({first[0]}) because {first[1]}; going on "
                 "would train on what does not fail. The last checkpoint stays; run again to resume"
             )
+        if batch.metrics.misaligned:
+            sentence = "update %d: in %d episodes the outcome is not the sum of their new events"
+            _log.warning(sentence, update, batch.metrics.misaligned)
         return batch
+
+    def _learn(self, update: int, batch: Batch, clock: Clock) -> dict[str, float | None]:
+        """Credit the batch's decisions, update the weights, store the advantages; what to log of it."""
+        asked = self._config.training.groups_per_update * self._config.rollout.group_size
+        with clock.measure("training"):
+            credit = self._assign_credit(batch)
+            learned = self._learner.update(self._build_rows(batch, credit), asked)
+        with clock.measure("store"):
+            self._store.write_advantages(self._run_id, update, advantages_by_episode(batch, credit))
+        return {**credit.statistics, **learned}
 
     def _assign_credit(self, batch: Batch) -> CreditResult:
         groups = [

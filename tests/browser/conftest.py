@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: playwright keeps an event loop running, which other tests cannot have
 def chromium() -> Iterator:
     executable = shutil.which("chromium")
     if executable is None:

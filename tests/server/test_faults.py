@@ -187,12 +187,14 @@ async def test_a_server_that_stops_aborts_what_plays_and_refuses_what_waits(host
     monkeypatch.setattr(service, "GRACE_S", 0.2)
     endpoint.otherwise = endpoint.hang
     async with hosted(**{"server.max_concurrent_rollouts": 1}) as app:
-        tasks = [asyncio.create_task(app.rollout(**chat)) for _ in range(2)]
+        playing = asyncio.create_task(app.rollout(**chat))
         while not endpoint.received:
             await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(app.rollout(**chat))
+        await asyncio.sleep(0.1)
         start = time.monotonic()
         app.app.state.service.stop()
-        first, second = await asyncio.gather(*tasks)
+        first, second = await playing, await waiting
         assert time.monotonic() - start < 2
         (stored,) = app.episodes()
     assert first.json()["aborted"] is True

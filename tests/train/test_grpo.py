@@ -113,9 +113,9 @@ def test_a_finished_run_does_nothing_more(config_in, line, tmp_path):
 
 def test_other_settings_are_refused_with_their_keys(config_in, line, tmp_path):
     train(config_in(tmp_path), line)
-    with pytest.raises(TrainError, match=r"other settings: training\.credit\.gamma, training\.learning_rate"):
+    with pytest.raises(ConfigError, match=r"other settings: training\.credit\.gamma, training\.learning_rate"):
         train(config_in(tmp_path, training__learning_rate=0.5, training__credit__gamma=0.9), line)
-    with pytest.raises(TrainError, match="has 3 updates already"):
+    with pytest.raises(ConfigError, match="has 3 updates already"):
         train(config_in(tmp_path, training__updates=2), line)
 
 

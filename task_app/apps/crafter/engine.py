@@ -125,10 +125,12 @@ class CrafterEnv:
 
     def survey(self) -> dict[str, Any]:
         """Of each material: how many tiles the world holds, and how far (L1) the nearest is from the player."""
-        world, (x0, y0) = self._running()._world, self._running()._player.pos
+        game = self._running()
+        x0, y0 = game._player.pos
+        ids: Any = game._world._mat_ids
         facts = {}
         for name in MATERIALS:
-            xs, ys = np.nonzero(world._mat_map == world._mat_ids[name])
+            xs, ys = np.nonzero(game._world._mat_map == ids[name])
             nearest = int((abs(xs - x0) + abs(ys - y0)).min()) if len(xs) else None
             facts[name] = {"tiles": len(xs), "nearest": nearest}
         return facts

@@ -83,9 +83,9 @@ def parse(message: AssistantMessage, options: CrafterOptions) -> tuple[str, ...]
         return failure("cut_off", "the answer was cut at the token limit")
     if not message.tool_calls:
         return failure("no_tool_call", f"the answer holds no tool call; {TOOL} was expected")
-    if len(message.tool_calls) > 1:
+    call, *others = message.tool_calls
+    if others:
         return failure("many_tool_calls", f"{len(message.tool_calls)} tool calls in one answer; one is allowed")
-    call = message.tool_calls[0]
     if call.name != TOOL:
         return failure("unknown_tool", f"tool {call.name!r} is unknown; {TOOL} is the only one")
     try:

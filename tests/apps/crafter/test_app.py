@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -20,7 +22,7 @@ def test_the_outcome_counts_different_achievements(make_view):
 
 
 def test_two_unlocks_in_one_step_are_two_though_the_game_pays_once():
-    env = APP.make_env(OPTIONS)
+    env: Any = APP.make_env(OPTIONS)
     env.reset(0)
     player, world = env._game._player, env._game._world
     world[player.pos[0], player.pos[1] + 1] = "tree"
