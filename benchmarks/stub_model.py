@@ -44,7 +44,7 @@ async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamW
             await reader.readexactly(length)
             writer.write(response)
             await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
         writer.close()
 
 

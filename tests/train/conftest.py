@@ -41,26 +41,32 @@ class LineOptions(TaskOptions):
 
 @dataclass
 class LineWorld:
-    """Walk from 0; each new place to the right is an event, falling off either end is the end."""
+    """Walk from 0; a step right to a place beyond 0 is an event, falling off either end is the end.
+
+    An observation is (place, rightmost place so far).
+    """
 
     width: int
     place: int = 0
+    best: int = 0
 
-    def reset(self, seed: int) -> int:
-        self.place = -(seed % 2)
-        return self.place
+    def reset(self, seed: int) -> tuple[int, int]:
+        self.place, self.best = -(seed % 2), 0
+        return self.place, self.best
 
     def step(self, action: str) -> StepResult:
         self.place += MOVES[action]
         events = (f"reached_{self.place}",) if 0 < self.place <= self.width and action == "right" else ()
-        return StepResult(self.place, float(len(events)), abs(self.place) > self.width, False, events)
+        self.best = max(self.best, self.place if events else 0)
+        over = abs(self.place) > self.width
+        return StepResult((self.place, self.best), float(len(events)), over, False, events)
 
     def snapshot(self) -> Snapshot:
-        return Snapshot("line", str(self.place).encode())
+        return Snapshot("line", f"{self.place} {self.best}".encode())
 
-    def restore(self, snapshot: Snapshot) -> int:
-        self.place = int(snapshot.payload)
-        return self.place
+    def restore(self, snapshot: Snapshot) -> tuple[int, int]:
+        self.place, self.best = map(int, snapshot.payload.split())
+        return self.place, self.best
 
 
 class LineApp(TaskApp[LineOptions]):
@@ -80,10 +86,10 @@ class LineApp(TaskApp[LineOptions]):
         return "Walk to the right."
 
     def observe(
-        self, observation: int, history: Sequence[PastDecision], context: TurnContext, options: LineOptions
+        self, observation: tuple[int, int], history: Sequence[PastDecision], context: TurnContext, options: LineOptions
     ) -> list[dict[str, Any]]:
         last = " ".join(f"last: {' '.join(past.actions)}" for past in history[-1:])
-        return [{"type": "text", "text": f"place {observation}, turn {context.turn}; {options.words}\n{last}"}]
+        return [{"type": "text", "text": f"place {observation[0]}, turn {context.turn}; {options.words}\n{last}"}]
 
     def parse(self, message: AssistantMessage, options: LineOptions) -> tuple[str, ...] | ParseFailure:
         return tuple(message.tool_calls[0].arguments.split())
@@ -91,10 +97,10 @@ class LineApp(TaskApp[LineOptions]):
     def say(self, actions: Sequence[str]) -> AssistantMessage:
         return AssistantMessage(tool_calls=(ToolCall("walk", " ".join(actions)),), finish_reason="tool_calls")
 
-    def outcome(self, observation: int) -> float:
-        return float(max(0, observation))
+    def outcome(self, observation: tuple[int, int]) -> float:
+        return float(observation[1])
 
-    def status_fields(self, observation: int) -> dict[str, Any]:
+    def status_fields(self, observation: tuple[int, int]) -> dict[str, Any]:
         return {}
 
     def baselines(self, options: LineOptions) -> Mapping[str, AgentFactory]:

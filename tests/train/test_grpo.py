@@ -6,6 +6,7 @@ import pytest
 from safetensors.torch import load_file
 
 from task_app.core.errors import ConfigError, TrainError
+from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
 from task_app.train.checkpoint import read_state
 from task_app.train.grpo import run_training
@@ -204,6 +205,40 @@ def test_what_cannot_work_is_refused_before_anything_is_written(config_in, line,
     with pytest.raises(ConfigError, match=problem):
         train(config, line)
     assert not config.training.run_dir.exists()
+
+
+def test_an_outcome_that_contradicts_the_records_warns(config_in, line, tmp_path, caplog):
+    class Generous(type(line.app)):
+        def outcome(self, observation):
+            return 100.0
+
+    config = config_in(tmp_path, training__updates=1)
+    train(config, TaskSpec(Generous(), line.options))
+    assert "update 1: in 16 episodes the outcome is not the sum of their new events" in caplog.text
+    assert told(config, "update")[0]["reward/misaligned"] == 16
+    caplog.clear()
+    other = config_in(tmp_path / "other", training__updates=1)
+    train(other, line)
+    assert caplog.text == ""
+    assert told(other, "update")[0]["reward/misaligned"] == 0
+
+
+def test_broken_records_stop_the_run(config_in, line, tmp_path):
+    config = config_in(tmp_path)
+
+    def forget_a_turn(line_written):
+        if line_written["kind"] == "eval":
+            with TraceStore.open(config.rollout.trace_db) as other:
+                other._connection.execute(
+                    "CREATE TRIGGER forget AFTER INSERT ON decision_rewards WHEN NEW.turn = 2 BEGIN "
+                    "DELETE FROM decision_rewards WHERE turn = 2; END"
+                )
+
+    with (
+        TraceStore.open(config.rollout.trace_db) as store,
+        pytest.raises(TrainError, match="update 1 cannot be trained on: no decision record for turn 2"),
+    ):
+        run_training(config, line, store, progress=forget_a_turn)
 
 
 def test_words_the_app_forgot_stop_the_run(config_in, line_of, tmp_path):

@@ -247,6 +247,7 @@ class Ways:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         clearings = {material: memory.clearing(material) for material in MATERIALS}
+        self._kinds = memory.tiles | memory.objects
         self._costs = {name: _ENTRY_STEPS[len(how)] for name, how in clearings.items() if how is not None}
         self.steps: dict[Point, int] = {memory.pos: 0}
         self.order: list[Point] = []
@@ -268,14 +269,16 @@ class Ways:
 
     def _visit(self, place: Point, distance: int) -> None:
         """Look at the four neighbours. The hot loop: plain look-ups, and no calls for open ground."""
-        tiles, objects, costs, steps = self._memory.tiles, self._memory.objects, self._costs, self.steps
+        kinds, costs, steps = self._kinds, self._costs, self.steps
         x, y = place
         at_frontier = False
         for target in ((x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1)):
-            if target not in tiles:
+            if steps.get(target, _FAR) <= distance:
+                continue
+            kind = kinds.get(target)
+            if kind is None:
                 at_frontier = True
                 continue
-            kind = objects.get(target) or tiles[target]
             cost = costs.get(kind)
             if cost != 1:
                 known = self.beside.get(kind)
@@ -313,7 +316,7 @@ class Ways:
     def to_place(self, where: Collection[str], here: Callable[[Point], bool] = lambda _: True) -> Reach | None:
         """The nearest place that satisfies `here` and faces one of the things in `where`."""
         for reach in self.places():
-            if reach.facing and self._memory.kind(add(reach.place, reach.facing)) in where and here(reach.place):
+            if reach.facing and self._kinds.get(add(reach.place, reach.facing)) in where and here(reach.place):
                 return reach
         return None
 

@@ -80,21 +80,21 @@ def view_of(rows: str, objects: tuple[SeenObject, ...] = (), **inventory: int) -
 
 
 def test_plays_well_within_100_steps() -> None:
-    # MEASURED
+    # Measured: 13.13 (13.27 with five actions in every decision, 17.80 at 300 steps).
     scores = [APP.outcome(play(seed, options())[1]) for seed in range(30)]
     assert mean(scores) >= 6
 
 
 def test_plays_well_with_five_actions_in_every_decision() -> None:
-    # MEASURED5
-    scores = [APP.outcome(play(seed, options(5, 5))[1]) for seed in range(30)]
+    # Ten of the thirty seeds for the test's time; all thirty: 13.27.
+    scores = [APP.outcome(play(seed, options(5, 5))[1]) for seed in range(10)]
     assert mean(scores) >= 6
 
 
 @pytest.mark.parametrize(("least", "most"), [(1, 5), (5, 5), (3, 3), (1, 1), (1, 50), (50, 50)])
 def test_decisions_are_legal(least: int, most: int) -> None:
     for seed in range(3):
-        decisions, _ = play(seed, options(least, most))
+        decisions, _ = play(seed, options(least, most), steps=60)
         assert all(least <= len(actions) <= most for actions in decisions)
         assert {action for actions in decisions for action in actions} <= set(ACTIONS)
         assert all(isinstance(actions, list) for actions in decisions)
