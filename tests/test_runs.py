@@ -167,6 +167,13 @@ class TestCollecting:
         assert output.read_text() == "old"
         assert collect_database(recorded(training__step_rewards_mode="off"), run_id=None, output=None).rows == 4
 
+    def test_off_does_not_read_records_at_all(self, recorded, tmp_path):
+        with sqlite3.connect(tmp_path / "t.db") as connection:
+            connection.execute("UPDATE decision_rewards SET all_events = '{{'")
+        assert collect_database(recorded(rollout__step_rewards_enabled=False), run_id=None, output=None).rows == 4
+        with pytest.raises(StoreError, match="cannot be read"):
+            collect_database(recorded(), run_id=None, output=None)
+
     def test_a_missing_database_is_not_made(self, config, tmp_path):
         with pytest.raises(StoreError, match="does not exist"):
             collect_database(config(), run_id=None, output=None)

@@ -62,6 +62,12 @@ def public_field(parts: Iterable[Any]) -> str:
 
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of `app` answer in the one shape."""
+    _answer_refusals(app)
+    _answer_failures(app)
+
+
+def _answer_refusals(app: FastAPI) -> None:
+    """What the client can mend: 4xx."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -75,6 +81,22 @@ def install_error_handlers(app: FastAPI) -> None:
     async def refused(request: Request, error: ConfigError) -> JSONResponse:
         return error_response(422, "invalid", error.public, public_field(error.field.split(".")))
 
+    @app.exception_handler(Busy)
+    async def busy(request: Request, error: Busy) -> JSONResponse:
+        response = error_response(429, "busy", "as many rollouts as allowed are running and waiting")
+        response.headers["Retry-After"] = str(error.retry_after_s)
+        return response
+
+    @app.exception_handler(HTTPException)
+    async def plain(request: Request, error: HTTPException) -> JSONResponse:
+        response = error_response(error.status_code, *_STATUS.get(error.status_code, ("error", "refused")))
+        response.headers.update(error.headers or {})
+        return response
+
+
+def _answer_failures(app: FastAPI) -> None:
+    """What the client cannot mend: 5xx."""
+
     @app.exception_handler(StoreError)
     async def not_stored(request: Request, error: StoreError) -> JSONResponse:
         sentence = "the trace database could not be written; this episode is lost, those before it are kept"
@@ -87,18 +109,6 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(InfrastructureFailure)
     async def broke(request: Request, error: InfrastructureFailure) -> JSONResponse:
         return error_response(503, "infra_error", str(error), **error.details)
-
-    @app.exception_handler(Busy)
-    async def busy(request: Request, error: Busy) -> JSONResponse:
-        response = error_response(429, "busy", "as many rollouts as allowed are running and waiting")
-        response.headers["Retry-After"] = str(error.retry_after_s)
-        return response
-
-    @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> JSONResponse:
-        response = error_response(error.status_code, *_STATUS.get(error.status_code, ("error", "refused")))
-        response.headers.update(error.headers or {})
-        return response
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

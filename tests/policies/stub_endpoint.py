@@ -125,11 +125,13 @@ class StubEndpoint:
         handler.close_connection = True
 
     def trickle(self, handler: BaseHTTPRequestHandler) -> None:
-        """An answer that goes on for ever, a byte at a time."""
+        """An answer that goes on for five seconds, a byte at a time."""
         handler.send_response(200)
         handler.send_header("Content-Length", "1000000")
         handler.end_headers()
-        while not self._closing.wait(0.02):
+        for _ in range(250):
             handler.wfile.write(b" ")
             handler.wfile.flush()
+            if self._closing.wait(0.02):
+                break
         handler.close_connection = True

@@ -141,9 +141,9 @@ class TestPlaying:
         assert [e.outcome for e in episodes] == [2.0, 2.0, None, 2.0]
 
     def test_late_episodes_are_aborted(self, toy, speaker, batched):
-        policy = speaker(["right"], batched=batched, during=lambda r: time.sleep(0.03))
+        policy = speaker(["right"], batched=batched, during=lambda r: time.sleep(0.05))
         plans = plan_groups(range(2), 1, run_id="r")
-        episodes = play(plans, toy(), policy, Limits(99, max_time_s=0.1), FLAGS, lambda episode: None)
+        episodes = play(plans, toy(), policy, Limits(99, max_time_s=0.3), FLAGS, lambda episode: None)
         assert [e.status for e in episodes] == ["aborted", "aborted"]
         assert all(0 < len(e.decisions) < 99 for e in episodes)
 

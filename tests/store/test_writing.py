@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -133,27 +133,36 @@ def test_reading_while_writing_sees_whole_episodes_only(path, store, make_episod
 
 
 LOCKER = """
-import sqlite3, sys, time
+import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("BEGIN IMMEDIATE")
 print("locked", flush=True)
-time.sleep(float(sys.argv[2]))
+sys.stdin.readline()
 connection.execute("COMMIT")
 """
 
 
-def locked_by_another_process(path, seconds: float) -> subprocess.Popen:
-    process = subprocess.Popen([sys.executable, "-c", LOCKER, path, str(seconds)], stdout=subprocess.PIPE, text=True)
+@contextmanager
+def locked_by_another_process(path):
+    """Hold the write lock in another process; gives the function that lets go of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOCKER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "locked\n"
-    return process
+    with process:
+        yield lambda: process.communicate("go\n", timeout=30)
+    assert process.returncode == 0
 
 
 def test_a_lock_of_another_process_only_delays(path, store, make_episode):
-    with locked_by_another_process(path, 0.5):
-        start = time.monotonic()
-        store.write_episode(make_episode())
-        assert time.monotonic() - start > 0.2
+    writer = threading.Thread(target=lambda: store.write_episode(make_episode()))
+    with locked_by_another_process(path) as let_go:
+        writer.start()
+        writer.join(timeout=0.3)
+        assert writer.is_alive()
+        let_go()
+        writer.join(timeout=30)
     assert store.episode("e1") == make_episode()
 
 
@@ -161,8 +170,10 @@ def test_a_lock_that_stays_is_a_store_error_and_the_store_goes_on_after_it(path,
     TraceStore.open(path).close()
     monkeypatch.setattr(task_app.store.database, "BUSY_TIMEOUT_S", 0.05)
     with TraceStore.open(path) as store:
-        with locked_by_another_process(path, 0.5), pytest.raises(StoreError, match="database is locked"):
-            store.write_episode(make_episode())
+        with locked_by_another_process(path) as let_go:
+            with pytest.raises(StoreError, match="database is locked"):
+                store.write_episode(make_episode())
+            let_go()
         store.write_episode(make_episode())
         assert store.episode("e1") == make_episode()
 

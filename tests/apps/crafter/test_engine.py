@@ -118,10 +118,11 @@ class TestEqualToStock:
         results = list(play_both(ours, theirs, random_actions(seed, 350)))
         assert len(results) > 100
 
-    def test_a_well_fed_player_through_a_whole_night(self, stock):
-        ours, theirs = started(3), stock(3)
+    @pytest.mark.parametrize("seed", [3, 21])
+    def test_a_well_fed_player_through_a_whole_night(self, stock, seed):
+        ours, theirs = started(seed), stock(seed)
         fed = dict.fromkeys(VITALS, 9)
-        daylight = [r.observation.daylight for r in play_both(ours, theirs, random_actions(3, 420), fed)]
+        daylight = [r.observation.daylight for r in play_both(ours, theirs, random_actions(seed, 420), fed)]
         assert len(daylight) == 420
         assert sum(light < 0.5 for light in daylight) > 120  # the steps at which a stock picture draws noise
 
@@ -156,6 +157,14 @@ class TestEqualToStock:
         last = (results + starving)[-1]
         assert (last.terminated, last.truncated) == (True, False)
         assert last.observation.inventory["health"] == 0
+
+    def test_death_at_the_time_limit_is_death(self, stock):
+        ours, theirs = started(2, max_steps=1), stock(2, length=1)
+        for player in (ours._game._player, theirs._player):
+            player.world[beside(player, 0, 1)] = "lava"
+        (result,) = play_both(ours, theirs, ["move_down"])
+        assert (result.terminated, result.truncated) == (True, False)
+        assert result.reward == -0.9
 
     def test_without_night_draws_the_game_is_another_only_at_night(self, stock):
         ours, theirs = started(3, night_draws="none"), stock(3)
