@@ -174,7 +174,7 @@ class ServerSection(Section):
     max_decisions: int = Field(default=1_000, ge=1, le=MAX_DECISIONS)
     """The largest turn limit a request may ask for."""
     max_time_s: float = Field(default=600.0, gt=0, le=86_400)
-    """The longest a rollout may take, and the most `safety.max_time_s` may ask for, in seconds."""
+    """The longest a rollout may take, in seconds; a request that asks for longer is held to it."""
 
 
 class ModelSection(Section):

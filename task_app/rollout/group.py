@@ -147,7 +147,9 @@ def _decide(runs: Sequence[EpisodeRun], policy: Policy) -> None:
         completions = _ask(policy, [run.request() for run in runs], runs[0].limits.infra_tries)
     except PolicyError as error:
         for run in runs:
-            run.fail(str(error))
+            run.abort_if_late()  # a call cut short by the episode's own limit is no fault of the endpoint
+            if not run.over:
+                run.fail(str(error))
         return
     for run, completion in zip(runs, completions, strict=True):
         run.apply(completion)

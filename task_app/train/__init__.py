@@ -10,3 +10,9 @@
     facts.py       what a line says         grpo.py      the loop: `run_training`
     report.py      the run's report         launch.py    what `task-app train` does
 """
+
+import os
+
+# Read by OpenMP when torch loads, which only this package does: threads that wait must sleep. Spinning ones
+# bring training on a busy machine almost to a halt as soon as `model.threads` is more than 1.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
