@@ -28,7 +28,7 @@ def episode_row(episode: Episode, *, decisions: bool = False) -> dict[str, Any]:
         "cause": episode.cause,
         "decisions": len(episode.decisions),
         "outcome": episode.outcome,
-        "return": sum(reward_vector(episode, episode.flags).values) if episode.rewarded else None,
+        "return": reward_vector(episode, episode.flags).total if episode.rewarded else None,
         "ach_delta_sum": sum(record.ach_delta for record in records),
         "unique_delta_sum": sum(record.unique_delta for record in records),
         "unique_delta_by_turn": {record.turn: record.unique_delta for record in records if record.unique_delta},

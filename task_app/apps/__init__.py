@@ -32,14 +32,18 @@ class FoundApp:
 
 @cache
 def find_apps() -> dict[str, FoundApp]:
-    """Every task app by its name, sorted. Raises ConfigError when two claim one name or alias."""
+    """Every task app by its name, sorted. Raises ConfigError when one cannot be loaded or two claim a name."""
     found = [
         FoundApp(importlib.import_module(f"{__name__}.{m.name}").APP, "built-in")
         for m in pkgutil.iter_modules(__path__)
         if m.ispkg
     ]
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found.append(FoundApp(entry.load(), entry.dist.name if entry.dist else entry.value))
+        source = entry.dist.name if entry.dist else entry.value
+        try:
+            found.append(FoundApp(entry.load(), source))
+        except Exception as error:  # whatever a stranger's module raises while it is imported
+            raise ConfigError(f"task app {entry.name!r} of {source} cannot be loaded: {error}") from error
     claimed: dict[str, str] = {}
     for item in found:
         for name in (item.app.name, *item.app.aliases):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from task_app.collect.vectors import RewardVector, reward_vector
 from task_app.core.rewards import rewards_from_events
-from task_app.core.types import Episode, StepRewardFlags
+from task_app.core.types import DecisionRewards, Episode, StepRewardFlags
 
 __all__ = ["Batch", "BatchMetrics", "Group", "RewardedEpisode", "build_batch", "measure"]
 
@@ -128,7 +129,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
                 before[2] + record.unique_delta,
             )
             with_unique += record.unique_delta > 0
-        with_event += any(member.rewards) if flags.mode != "off" else False
+        with_event += flags.mode != "off" and _has_event_reward(member.rewards, deltas)
         misaligned += flags.mode != "off" and _is_misaligned(member.episode)
     return BatchMetrics(
         mode=flags.mode,
@@ -138,7 +139,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
         horizon=flags.horizon,
         episodes=len(members),
         decisions=sum(len(member.rewards) for member in members),
-        reward_sum=sum((sum(member.vector.values) for member in members), 0.0),
+        reward_sum=fsum(member.vector.total for member in members),
         ach_delta_sum=sum(entry[1] for entry in by_turn.values()),
         unique_delta_sum=sum(entry[2] for entry in by_turn.values()),
         decisions_with_unique=with_unique,
@@ -149,6 +150,11 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
         misaligned=misaligned,
         by_turn=dict(sorted(by_turn.items())),
     )
+
+
+def _has_event_reward(rewards: Sequence[float], records: Sequence[DecisionRewards]) -> bool:
+    """Whether a decision that caused an event was paid anything."""
+    return any(reward and record.ach_delta for reward, record in zip(rewards, records, strict=True))
 
 
 def _is_misaligned(episode: Episode) -> bool:

@@ -33,7 +33,7 @@ def collect_rows(episodes: Iterable[Episode], flags: StepRewardFlags) -> Iterato
             "decisions": len(episode.decisions),
             "outcome": episode.outcome,
             "rewards": list(vector.values),
-            "return": sum(vector.values, 0.0),
+            "return": vector.total,
         }
         if vector.source == "events":
             row["recomputed"] = True

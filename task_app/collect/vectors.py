@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum  # unlike sum, the same bytes in every Python version
 from typing import Literal
 
 from task_app.core.rewards import rewards_from_events
@@ -34,6 +35,11 @@ class RewardVector:
     decisions: tuple[float, ...]
     source: Source
 
+    @property
+    def total(self) -> float:
+        """The episode return: Σ r."""
+        return fsum(self.values)
+
 
 def reward_vector(episode: Episode, flags: StepRewardFlags) -> RewardVector:
     """r of an episode that carries a reward; empty for one without decisions.
@@ -53,7 +59,7 @@ def reward_vector(episode: Episode, flags: StepRewardFlags) -> RewardVector:
             values = stepwise_rewards(records, len(episode.decisions), episode.max_decisions, flags)
             return RewardVector(values, values, source)
         case "env_sparse":
-            sums = tuple(sum((step.reward for step in decision.steps), 0.0) for decision in episode.decisions)
+            sums = tuple(fsum(step.reward for step in decision.steps) for decision in episode.decisions)
             return RewardVector(tuple(step.reward for step in episode.steps), sums, "steps")
         case _:
             raise ValueError(f"unknown step-reward mode {flags.mode!r}; modes: off, decision_stepwise, env_sparse")

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Any, Literal
 
 __all__ = [
@@ -317,7 +318,7 @@ class Episode:
     @property
     def environment_return(self) -> float:
         """The sum of the steps' own rewards."""
-        return sum(step.reward for step in self.steps)
+        return fsum(step.reward for step in self.steps)
 
     @property
     def event_counts(self) -> Counter[str]:

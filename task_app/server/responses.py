@@ -83,7 +83,7 @@ def _info(decision: Decision, *, logprobs: bool) -> dict[str, Any]:
 
 def _metrics(finished: FinishedRollout, rewards: RewardVector | None) -> dict[str, Any]:
     episode, resolved = finished.episode, finished.resolved
-    total = sum(rewards.values) if rewards else None
+    total = rewards.total if rewards else None
     return {
         "episode_returns": [total],
         "mean_return": total,

@@ -18,10 +18,10 @@ class CrafterOptions(TaskOptions):
     """Fewest actions one `interact_many` call may hold."""
     max_actions_per_decision: int = Field(default=5, ge=1, le=50)
     """Most actions one call may hold; prompt, schema and code state this same number."""
-    history_calls: int = Field(default=3, ge=0, le=50)
+    history_calls: int = Field(default=1, ge=0, le=50)
     """How many earlier tool calls the observation recalls; 0 shows none."""
     history_clip: int = Field(default=160, ge=20, le=10_000)
-    """Most characters of each recalled call; longer ones end in `…`."""
+    """Most characters of each recalled call; longer ones are cut at a word and end in ` …`."""
     max_steps: int = Field(default=10_000, ge=1, le=10_000)
     """Environment steps after which the world itself truncates the episode."""
     night_draws: Literal["stock", "none"] = "stock"
