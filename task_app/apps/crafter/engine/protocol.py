@@ -36,7 +36,7 @@ from task_app.core.errors import EnvError
 
 __all__ = [
     "AREA", "ARROW", "CHUNK", "CHUNKS", "COW", "FORMAT", "KIND_NAMES", "LAST_STEP", "MAX_SEED", "NIGHT_WORDS", "PLANT",
-    "PLAYER", "RIPE_GROWN", "RIPE_PLANT", "SKELETON", "UPDATE_DISTANCE", "VIEW", "ZOMBIE", "Engine", "EngineView",
+    "PLAYER", "PLAYER_FIELDS", "RIPE_GROWN", "RIPE_PLANT", "SKELETON", "UPDATE_DISTANCE", "VIEW", "ZOMBIE", "Engine", "EngineView",
     "NightDraws", "StepOutcome", "decode_state", "encode_state", "hash_state", "seal", "unseal",
     "world_seed",
 ]  # fmt: skip
@@ -148,7 +148,7 @@ def hash_state(state: bytes) -> str:
 
 _HEAD = struct.Struct("<2i")
 _PLAYER = struct.Struct("<10i")
-_PLAYER_FIELDS = (
+PLAYER_FIELDS = (
     "x", "y", "facing_x", "facing_y", "sleeping", "last_health", "hunger2", "thirst2", "fatigue", "recover2",
 )  # fmt: skip
 _ITEMS, _ACHIEVEMENTS = 16, 22
@@ -193,7 +193,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     if form != FORMAT:
         raise EnvError(f"state of format {form} cannot be read, only format {FORMAT}")
     at = _HEAD.size
-    player = dict(zip(_PLAYER_FIELDS, _PLAYER.unpack_from(data, at), strict=True))
+    player = dict(zip(PLAYER_FIELDS, _PLAYER.unpack_from(data, at), strict=True))
     at += _PLAYER.size
     counts = _COUNTS.unpack_from(data, at)
     at += _COUNTS.size
