@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crafter import constants
-
+from task_app.apps.crafter.data import DATA
 from task_app.apps.crafter.rules import ITEM_MAX, WALKABLE
 from task_app.apps.crafter.view import HALF_HEIGHT, HALF_WIDTH, CrafterView
 
@@ -20,9 +19,9 @@ __all__ = ["COLLECT", "EDGE", "MAKE", "MOVES", "PLACE", "Memory", "Point", "Reac
 
 Point = tuple[int, int]
 
-COLLECT: Mapping[str, Any] = constants.collect  # pyright: ignore[reportAttributeAccessIssue]
-PLACE: Mapping[str, Any] = constants.place  # pyright: ignore[reportAttributeAccessIssue]
-MAKE: Mapping[str, Any] = constants.make  # pyright: ignore[reportAttributeAccessIssue]
+COLLECT: Mapping[str, Any] = DATA["collect"]
+PLACE: Mapping[str, Any] = DATA["place"]
+MAKE: Mapping[str, Any] = DATA["make"]
 
 EDGE = "edge"
 FAR = 1 << 30

@@ -72,7 +72,7 @@ def _vertex(offsets: tuple[int, ...], squish: int, *, last: int = 0, on: int = -
 
 
 def _with(offsets: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
-    return offsets[:axis] + (value,) + offsets[axis + 1 :]
+    return (*offsets[:axis], value, *offsets[axis + 1 :])
 
 
 ORIGIN, X, Y, Z = (_vertex(at, sum(at)) for at in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)))
@@ -128,8 +128,10 @@ def _table(extra: Callable[[int], tuple[Vertex, Vertex]], cases: Collection[int]
     rows = [extra(case) if case in cases else _NOWHERE for case in range(max(cases) + 1)]
     return [
         [
-            (np.array([row[which][axis][0] for row in rows], np.int64),)
-            + tuple(np.array([row[which][axis][part] for row in rows]) for part in (1, 2, 3))
+            (
+                np.array([row[which][axis][0] for row in rows], np.int64),
+                *(np.array([row[which][axis][part] for row in rows]) for part in (1, 2, 3)),
+            )
             for axis in range(3)
         ]
         for which in range(2)
@@ -223,7 +225,8 @@ class Simplex:
         for where, (vertices, case_of, extra) in zip((near, far, ~(near | far)), _REGIONS, strict=True):
             at = np.flatnonzero(where)
             points = _Points(self._perm, [d.take(at) for d in from_origin], [base.take(at) for base in lattice])
-            case = case_of(*(axis.take(at) for axis in inside), total.take(at))
+            x_in, y_in, z_in = (axis.take(at) for axis in inside)
+            case = case_of(x_in, y_in, z_in, total.take(at))
             value[at] = self._sum(points, vertices, case, extra)
         return value / NORM
 

@@ -36,8 +36,8 @@ from task_app.core.errors import EnvError
 
 __all__ = [
     "AREA", "ARROW", "CHUNK", "CHUNKS", "COW", "FORMAT", "KIND_NAMES", "LAST_STEP", "MAX_SEED", "NIGHT_WORDS", "PLANT",
-    "PLAYER", "PLAYER_FIELDS", "RIPE_GROWN", "RIPE_PLANT", "SKELETON", "UPDATE_DISTANCE", "VIEW", "ZOMBIE", "Engine", "EngineView",
-    "NightDraws", "StepOutcome", "decode_state", "encode_state", "hash_state", "seal", "unseal",
+    "PLAYER", "PLAYER_FIELDS", "RIPE_GROWN", "RIPE_PLANT", "SKELETON", "UPDATE_DISTANCE", "VIEW", "ZOMBIE", "Engine",
+    "EngineView", "NightDraws", "StepOutcome", "decode_state", "encode_state", "hash_state", "seal", "unseal",
     "world_seed",
 ]  # fmt: skip
 
@@ -211,7 +211,7 @@ def _decode(data: bytes) -> dict[str, Any]:
         "materials": materials,
         "objects": objects,
         "chunks": chunks,
-        "rng_key": tuple(word & 0xFFFFFFFF for word in tail[rest : rest + _KEY]),
+        "rng_key": tuple(np.frombuffer(data, "<u4", _KEY, len(data) - 4 * (_KEY + 1)).tolist()),
         "rng_pos": tail[-1],
     }
 

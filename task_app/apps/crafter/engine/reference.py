@@ -9,14 +9,41 @@ not in `data.yaml`, stand here where they are used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from task_app.apps.crafter.engine.protocol import (
-    AREA, ARROW, COW, LAST_STEP, MAX_SEED, NIGHT_WORDS, PLANT, RIPE_GROWN, RIPE_PLANT, SKELETON,
-    UPDATE_DISTANCE, ZOMBIE, EngineView, NightDraws, StepOutcome, hash_state, seal, unseal, world_seed,
+    AREA,
+    ARROW,
+    COW,
+    LAST_STEP,
+    MAX_SEED,
+    NIGHT_WORDS,
+    PLANT,
+    RIPE_GROWN,
+    RIPE_PLANT,
+    SKELETON,
+    UPDATE_DISTANCE,
+    ZOMBIE,
+    EngineView,
+    NightDraws,
+    StepOutcome,
+    decode_state,
+    hash_state,
+    seal,
+    unseal,
+    world_seed,
 )  # fmt: skip
 from task_app.apps.crafter.engine.rng import Random
 from task_app.apps.crafter.engine.rules import (
-    ACHIEVEMENTS, ACTIONS, COLLECT, ITEM_MAX, ITEMS, MAKE, MATERIAL_ID, PLACE, daylight,
+    ACHIEVEMENTS,
+    ACTIONS,
+    COLLECT,
+    ITEM_MAX,
+    ITEMS,
+    MAKE,
+    MATERIAL_ID,
+    PLACE,
+    daylight,
 )  # fmt: skip
 from task_app.apps.crafter.engine.world import HEALTH, STRIDE, Chunk, Thing, World, tile
 from task_app.apps.crafter.engine.worldgen import CENTER, generate
@@ -41,6 +68,24 @@ DEFEAT_ZOMBIE, DEFEAT_SKELETON, EAT_COW, EAT_PLANT, WAKE_UP = (
 NEW_HEALTH = {COW: 3, ZOMBIE: 5, SKELETON: 3, ARROW: 0, PLANT: 1}
 VIEW_COLUMNS = tuple(dx * STRIDE - 3 for dx in range(-4, 5))
 """The topmost of the seven tiles of each column in view, seen from the player's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A kind appears on a material in chunks that have `space` tiles of it; distances are from the player."""
+
+    kind: int
+    material: int
+    space: int
+    spawn_distance: int
+    spawn_chance: float
+    despawn_distance: int
+    despawn_chance: float
+
+
+ZOMBIES = Balance(ZOMBIE, GRASS, 50, 6, 0.3, 0, 0.4)
+SKELETONS = Balance(SKELETON, PATH, 6, 7, 0.1, 7, 0.1)
+COWS = Balance(COW, GRASS, 30, 5, 0.01, 5, 0.1)
 
 
 class ReferenceEngine(World):
@@ -83,8 +128,7 @@ class ReferenceEngine(World):
             if abs(thing.x - x) + abs(thing.y - y) < UPDATE_DISTANCE:
                 updates[thing.kind](thing)
         if self.steps % 10 == 0:
-            for chunk in self.known_chunks:
-                self._balance_chunk(chunk, light)
+            self._balance(light)
         if light < 0.5 and self.night_draws == "stock":
             self.random.getrandbits(32 * NIGHT_WORDS)
         return self._outcome(health, achieved)
@@ -341,44 +385,36 @@ class ReferenceEngine(World):
 
     # Balance: few creatures make room for new ones, many for none
 
-    def _balance_chunk(self, chunk: Chunk, light: float) -> None:
-        grass, path = chunk.materials[GRASS], chunk.materials[PATH]
+    def _balance(self, light: float) -> None:
         zombies = int(3.5 - 3 * light)
-        self._balance(chunk, ZOMBIE, GRASS, 0 if grass < 50 else zombies, zombies, (6, 0.3), (0, 0.4))
-        self._balance(chunk, SKELETON, PATH, 0 if path < 6 else 1, 2, (7, 0.1), (7, 0.1))
-        self._balance(chunk, COW, GRASS, 0 if grass < 30 else 1, int(1.5 + light), (5, 0.01), (5, 0.1))
+        targets = ((ZOMBIES, zombies, zombies), (SKELETONS, 1, 2), (COWS, 1, int(1.5 + light)))
+        for chunk in self.known_chunks:
+            for rule, fewest, most in targets:
+                count = chunk.kinds[rule.kind]
+                if count < fewest and chunk.materials[rule.material] >= rule.space:
+                    self._spawn(chunk, rule)
+                elif count > most:
+                    self._despawn(chunk, rule)
 
-    def _balance(
-        self,
-        chunk: Chunk,
-        kind: int,
-        material: int,
-        fewest: int,
-        most: int,
-        spawn: tuple[int, float],
-        despawn: tuple[int, float],
-    ) -> None:
-        """`spawn` and `despawn`: how far away from the player at least, and how likely."""
-        count, random = chunk.kinds[kind], self.random
-        if count < fewest and random.random() < spawn[1]:
-            place = self._nth_tile(chunk, material, random.below(chunk.materials[material]))
-            thing = Thing(kind, *place, NEW_HEALTH[kind])
-            if self.at[thing.tile] is None and self._distance(thing) >= spawn[0]:
-                self.add(thing)
-        elif count > most and random.random() < despawn[1]:
-            creatures = [thing for thing in chunk.members if thing.kind == kind]
-            thing = creatures[random.below(count)]
-            if self._distance(thing) >= despawn[0]:
-                self.remove(thing)
+    def _spawn(self, chunk: Chunk, rule: Balance) -> None:
+        if self.random.random() >= rule.spawn_chance:
+            return
+        place = self._nth_tile(chunk, rule.material, self.random.below(chunk.materials[rule.material]))
+        thing = Thing(rule.kind, *place, NEW_HEALTH[rule.kind])
+        if self.at[thing.tile] is None and self._distance(thing) >= rule.spawn_distance:
+            self.add(thing)
+
+    def _despawn(self, chunk: Chunk, rule: Balance) -> None:
+        if self.random.random() >= rule.despawn_chance:
+            return
+        creatures = [thing for thing in chunk.members if thing.kind == rule.kind]
+        thing = creatures[self.random.below(len(creatures))]
+        if self._distance(thing) >= rule.despawn_distance:
+            self.remove(thing)
 
     def _nth_tile(self, chunk: Chunk, material: int, n: int) -> tuple[int, int]:
         """Where the chunk's n-th tile of this material lies, column by column."""
-        places = (
-            (x, y)
-            for x in chunk.columns()
-            for y in chunk.rows()
-            if self.materials[tile(x, y)] == material
-        )
+        places = ((x, y) for x in chunk.columns() for y in chunk.rows() if self.materials[tile(x, y)] == material)
         return next(place for index, place in enumerate(places) if index == n)
 
     # Looking, saving
@@ -414,7 +450,7 @@ class ReferenceEngine(World):
 
     def restore(self, payload: bytes) -> None:
         """Return to a snapshot. Raises EnvError for one of another engine, format or night_draws."""
-        self.load(unseal(self.name, self.night_draws, payload))
+        self.assume(decode_state(unseal(self.name, self.night_draws, payload)))
 
     def state_hash(self) -> str:
         """SHA-256 of the canonical bytes."""

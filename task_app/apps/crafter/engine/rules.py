@@ -1,6 +1,5 @@
-"""The game's rules as plain tables, read from the `crafter` package's own `data.yaml`, so they cannot drift.
+"""The game's rules as plain tables of numbers, made of the `crafter` package's own data (`data.py`).
 
-The package itself is not imported (it would pull in image libraries): only its file is found and read.
 Materials are numbered as in the package's map: 0 is nothing, then 1, 2, … in the order of the file.
 Items, achievements and actions are numbered from 0. Creature numbers stand in the package's code, not
 in its data; they are in `reference.py`, beside the rule they belong to.
@@ -8,69 +7,31 @@ in its data; they are in `reference.py`, beside the rule they belong to.
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from task_app.apps.crafter.data import DATA
 from task_app.apps.crafter.engine.protocol import LAST_STEP
-from task_app.core.errors import EnvError
 
 __all__ = [
     "ACHIEVEMENTS", "ACTIONS", "COLLECT", "ITEMS", "ITEM_INITIAL", "ITEM_MAX", "MAKE", "MATERIALS", "MATERIAL_ID",
-    "PLACE", "WALKABLE", "Collect", "Make", "Place", "daylight", "package_folder",
+    "PLACE", "WALKABLE", "Collect", "Make", "Place", "daylight",
 ]  # fmt: skip
 
 Amounts = tuple[tuple[int, int], ...]
 """(item, amount) pairs."""
 
 
-def package_folder() -> Path:
-    """Where the installed `crafter` package lies: its data file and textures. Nothing of it is run."""
-    spec = find_spec("crafter")
-    if spec is None or not spec.submodule_search_locations:
-        raise EnvError("the package crafter is not installed: its data.yaml holds the rules")
-    return Path(spec.submodule_search_locations[0])
-
-
-_SECTION = re.compile(r"(\w+):")
-_ENTRY = re.compile(r"  - (\w+)")
-_FIELD = re.compile(r"  (\w+): (\{.*\})")
-_WORD = re.compile(r"[A-Za-z_]\w*")
-
-
-def read_data(text: str) -> dict[str, Any]:
-    """The sections of `data.yaml`: lists of words, and words with one-line `{…}` values. Any other line is an error."""
-    data: dict[str, Any] = {}
-    section = ""
-    for line in filter(str.strip, text.splitlines()):
-        if match := _SECTION.fullmatch(line):
-            section = match[1]
-        elif match := _ENTRY.fullmatch(line):
-            data.setdefault(section, []).append(match[1])
-        elif match := _FIELD.fullmatch(line):
-            # With its words quoted, a one-line YAML value of this file is JSON.
-            data.setdefault(section, {})[match[1]] = json.loads(_WORD.sub(r'"\g<0>"', match[2]))
-        else:
-            raise EnvError(f"crafter's data.yaml has a line that is not understood: {line!r}")
-    return data
-
-
-_DATA = read_data((package_folder() / "data.yaml").read_text())
-
-ACTIONS: tuple[str, ...] = tuple(_DATA["actions"])
-MATERIALS: tuple[str, ...] = tuple(_DATA["materials"])
-ITEMS: tuple[str, ...] = tuple(_DATA["items"])
-ACHIEVEMENTS: tuple[str, ...] = tuple(_DATA["achievements"])
-ITEM_MAX: tuple[int, ...] = tuple(item["max"] for item in _DATA["items"].values())
-ITEM_INITIAL: tuple[int, ...] = tuple(item["initial"] for item in _DATA["items"].values())
+ACTIONS: tuple[str, ...] = tuple(DATA["actions"])
+MATERIALS: tuple[str, ...] = tuple(DATA["materials"])
+ITEMS: tuple[str, ...] = tuple(DATA["items"])
+ACHIEVEMENTS: tuple[str, ...] = tuple(DATA["achievements"])
+ITEM_MAX: tuple[int, ...] = tuple(item["max"] for item in DATA["items"].values())
+ITEM_INITIAL: tuple[int, ...] = tuple(item["initial"] for item in DATA["items"].values())
 MATERIAL_ID: dict[str, int] = {name: number for number, name in enumerate(MATERIALS, 1)}
-WALKABLE: frozenset[int] = frozenset(MATERIAL_ID[name] for name in _DATA["walkable"])
+WALKABLE: frozenset[int] = frozenset(MATERIAL_ID[name] for name in DATA["walkable"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +82,7 @@ COLLECT: dict[int, Collect] = {
         probability=info.get("probability", 1),
         achievements=tuple(ACHIEVEMENTS.index(f"collect_{item}") for item in info["receive"]),
     )
-    for name, info in _DATA["collect"].items()
+    for name, info in DATA["collect"].items()
 }
 
 PLACE: dict[int, Place] = {
@@ -131,7 +92,7 @@ PLACE: dict[int, Place] = {
         material=MATERIAL_ID[name] if info["type"] == "material" else None,
         achievement=ACHIEVEMENTS.index(f"place_{name}"),
     )
-    for name, info in _DATA["place"].items()
+    for name, info in DATA["place"].items()
 }
 """By action number, as MAKE."""
 
@@ -143,7 +104,7 @@ MAKE: dict[int, Make] = {
         gives=info["gives"],
         achievement=ACHIEVEMENTS.index(f"make_{name}"),
     )
-    for name, info in _DATA["make"].items()
+    for name, info in DATA["make"].items()
 }
 
 

@@ -8,8 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from task_app.apps.crafter.engine.check import check_state
 from task_app.apps.crafter.engine.protocol import (
-    AREA, ARROW, CHUNK, CHUNKS, COW, PLANT, PLAYER, PLAYER_FIELDS, RIPE_PLANT, SKELETON, ZOMBIE, decode_state,
+    AREA,
+    ARROW,
+    CHUNK,
+    CHUNKS,
+    COW,
+    PLANT,
+    PLAYER,
+    PLAYER_FIELDS,
+    RIPE_PLANT,
+    SKELETON,
+    ZOMBIE,
     encode_state,
 )  # fmt: skip
 from task_app.apps.crafter.engine.rng import Random
@@ -27,14 +40,14 @@ def tile(x: int, y: int) -> int:
     return (x + MARGIN) * STRIDE + y + MARGIN
 
 
-def _chunk_number(x: int, y: int) -> int:
+def _chunk_number(x: Any, y: Any) -> Any:
+    """Of a tile, or of arrays of them."""
     return x // CHUNK * CHUNKS + y // CHUNK
 
 
-CHUNK_OF = [0] * (STRIDE * STRIDE)
-for _x in range(AREA):
-    for _y in range(AREA):
-        CHUNK_OF[tile(_x, _y)] = _chunk_number(_x, _y)
+_CHUNK_AT = np.fromfunction(_chunk_number, (AREA, AREA), dtype=np.int64)
+CHUNK_OF: list[int] = np.pad(_CHUNK_AT, MARGIN).ravel().tolist()
+"""The number of the chunk a tile belongs to."""
 
 
 def _standable(*extra: str) -> bytes:
@@ -81,7 +94,7 @@ class Chunk:
         self.x, self.y = column * CHUNK, row * CHUNK
         self.members: dict[Thing, None] = {}
         self.kinds = [0] * RIPE_PLANT
-        self.materials = [0] * (len(MATERIALS) + 1)
+        self.materials: list[int] = []
 
     def columns(self) -> range:
         """The x of its columns; those at the world's edge are narrower."""
@@ -117,19 +130,17 @@ class World:
 
     def _lay(self, materials: bytes) -> None:
         """Put the materials on the map, and nothing else; no chunk is known yet."""
-        self.materials = bytearray(STRIDE * STRIDE)
         self.chunks = [Chunk(number) for number in range(CHUNKS * CHUNKS)]
         self.known_chunks: list[Chunk] = []
         self.at: list[Thing | None] = [None] * (STRIDE * STRIDE)
         self.things = []
         self._made = 0
-        for x in range(AREA):
-            self.materials[tile(x, 0) : tile(x, AREA)] = materials[x * AREA : (x + 1) * AREA]
-        for chunk in self.chunks:
-            rows = chunk.rows()
-            cells = b"".join([self.materials[tile(x, rows.start) : tile(x, rows.stop)] for x in chunk.columns()])
-            for material in set(cells):
-                chunk.materials[material] = cells.count(material)
+        kinds = len(MATERIALS) + 1
+        tiles = np.frombuffer(materials, np.uint8).reshape(AREA, AREA)
+        counts = np.bincount((_CHUNK_AT * kinds + tiles).ravel(), minlength=CHUNKS * CHUNKS * kinds)
+        for chunk, row in zip(self.chunks, counts.reshape(-1, kinds).tolist(), strict=True):
+            chunk.materials = row
+        self.materials = bytearray(np.pad(tiles, MARGIN).tobytes())
 
     def add(self, thing: Thing) -> None:
         """Put a new thing on its tile, which must be empty, last in the order of all and of its chunk."""
@@ -199,7 +210,7 @@ class World:
             "player": dict(zip(PLAYER_FIELDS, values, strict=True)),
             "inventory": tuple(self.inventory),
             "achievements": tuple(self.achievements),
-            "materials": b"".join(self.materials[tile(x, 0) : tile(x, AREA)] for x in range(AREA)),
+            "materials": _inner(self.materials),
             "objects": [(t.kind, t.x, t.y, t.health, t.counter, t.dx, t.dy) for t in self.things[1:]],
             "chunks": [(_chunk_number(c.x, c.y), [number[thing] for thing in c.members]) for c in self.known_chunks],
             "rng_key": key_and_position[0],
@@ -212,10 +223,10 @@ class World:
 
     def load(self, state: bytes) -> None:
         """Take over a state given as canonical bytes. Raises EnvError if they are not those of a possible state."""
-        self._assume(decode_state(state))
+        self.assume(check_state(state))
 
-    def _assume(self, state: dict[str, Any]) -> None:
-        self.random = Random()
+    def assume(self, state: dict[str, Any]) -> None:
+        """Take over a state in plain values."""
         self.random.set_words(state["rng_key"], state["rng_pos"])
         self.steps = state["step"]
         self.inventory, self.achievements = list(state["inventory"]), list(state["achievements"])
@@ -238,3 +249,8 @@ class World:
                 thing = self.things[member]
                 chunk.members[thing] = None
                 chunk.kinds[thing.kind] += 1
+
+
+def _inner(materials: bytearray) -> bytes:
+    """The map without its margin, by x * AREA + y."""
+    return np.frombuffer(materials, np.uint8).reshape(STRIDE, STRIDE)[MARGIN:-MARGIN, MARGIN:-MARGIN].tobytes()

@@ -114,7 +114,9 @@ def _carve(
     is_cave = (cave > 0.15) & (height > 0.3)
     is_tunnel = ~is_cave & ((across > 0.4) | (down > 0.4))
     is_path = is_cave | is_tunnel
-    materials[rock] = np.where(is_path, _ID["path"], np.where((height > 0.3) & (lava > 0.35), _ID["lava"], _ID["stone"]))
+    materials[rock] = np.where(
+        is_path, _ID["path"], np.where((height > 0.3) & (lava > 0.35), _ID["lava"], _ID["stone"])
+    )
     tunnels[rock] = is_tunnel
     chances[rock] = ~is_path * ((coal > 0) * _COAL + (iron > 0.4) * _IRON + (height > 0.18) * _DIAMOND)
 
@@ -131,9 +133,7 @@ def _flood(
     chances[low] = ~(is_sand | is_water) * (tree > 0) * _TREE
 
 
-def _creatures(
-    random: Random, materials: NDArray[np.uint8], tunnels: NDArray[np.bool_]
-) -> list[tuple[int, int]]:
+def _creatures(random: Random, materials: NDArray[np.uint8], tunnels: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Cows on grass, zombies anywhere far from the start, skeletons in tunnels."""
     uniform, grass, path = random.random, _ID["grass"], _ID["path"]
     made = []

@@ -14,7 +14,17 @@ from crafter import constants, engine, objects, worldgen
 from crafter.env import Env
 
 from task_app.apps.crafter.engine.protocol import (
-    ARROW, CHUNK, CHUNKS, COW, MAX_SEED, PLANT, PLAYER_FIELDS, SKELETON, ZOMBIE, StepOutcome, encode_state,
+    ARROW,
+    CHUNK,
+    CHUNKS,
+    COW,
+    MAX_SEED,
+    PLANT,
+    PLAYER_FIELDS,
+    SKELETON,
+    ZOMBIE,
+    StepOutcome,
+    encode_state,
 )  # fmt: skip
 
 KINDS = {
