@@ -6,11 +6,16 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <float.h>
+
 #include "csrc/state.h"
 #include "csrc/step.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the native engine writes states as they lie in memory and needs a little-endian machine"
+#endif
+#if FLT_EVAL_METHOD != 0
+#error "doubles must be computed as doubles, or worlds differ"
 #endif
 
 #ifndef TASK_APP_SOURCE_HASH
@@ -49,23 +54,23 @@ static int have_light(void) {
 }
 
 static int ready_to_read(const World *w) {
-    if (!w->ready) refuse("no world yet: call reset first");
+    if (!w->ready) refuse("no world yet, or a step before reset: call reset(seed) first");
     return w->ready;
 }
 
 static int broken(const World *w) {
     if (w->broken == ERROR_FULL)
-        PyErr_Format(EnvError, "the world holds more than %d objects, the native engine's limit: call reset", CAPACITY - 2);
-    if (w->broken == ERROR_OLD) refuse("objects changed chunks too often to be kept in order: call reset");
-    if (w->broken == ERROR_COUNTS) refuse("the restored snapshot's counts of tiles were wrong: call reset");
+        PyErr_Format(EnvError, "the world holds more than %d objects, the native engine's limit: call reset(seed)", CAPACITY - 2);
+    if (w->broken == ERROR_OLD) refuse("objects changed chunks too often to be kept in order: call reset(seed)");
+    if (w->broken == ERROR_COUNTS) refuse("the restored snapshot's counts of tiles were wrong: call reset(seed)");
     return w->broken;
 }
 
 static int ready_to_step(const World *w) {
     if (!ready_to_read(w) || broken(w)) return 0;
-    if (w->inventory[HEALTH] <= 0) return !!refuse("step after the player's death: call reset first");
+    if (w->inventory[HEALTH] <= 0) return !!refuse("step after the player's death: call reset(seed) first");
     if (w->step >= LAST_STEP) {
-        PyErr_Format(EnvError, "step after the last one (%d): call reset first", LAST_STEP);
+        PyErr_Format(EnvError, "step after the last one, %d: call reset(seed) first", LAST_STEP);
         return 0;
     }
     return have_light();
@@ -83,7 +88,7 @@ static int action_of(PyObject *value) {
         Py_XDECREF(plain);
         return action;
     }
-    PyErr_Format(EnvError, "action must be an integer from 0 to %d, got %R", N_ACTIONS - 1, value);
+    PyErr_Format(EnvError, "unknown action %R: actions are numbered from 0 to %d", value, N_ACTIONS - 1);
     return -1;
 }
 
@@ -148,10 +153,11 @@ static int restore_world(World *w, PyObject *payload, int night_draws) {
     const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(payload);
     size_t length = (size_t)PyBytes_GET_SIZE(payload);
     write_seal(expected, night_draws, length - SEAL);
-    if (length < HEADER || memcmp(expected, bytes, SEAL)) {
+    if (length < SEAL || memcmp(expected, bytes, SEAL)) {
         refuse("not a snapshot of this engine");
         return 0;
     }
+    if (length < HEADER) return !fault_found("too short", "damaged snapshot");
     memcpy(&sum, bytes + SEAL, SUM);
     if (sum != checksum(bytes + HEADER, length - HEADER))
         return !fault_found("its checksum does not fit", "damaged snapshot");
@@ -438,8 +444,8 @@ static int batch_ready(BatchObject *batch, const uint8_t *actions) {
     for (Py_ssize_t i = 0; i < batch->count; i++) {
         const World *w = &batch->worlds[i];
         if (actions[i] >= N_ACTIONS) {
-            PyErr_Format(EnvError, "action must be an integer from 0 to %d, got %d for world %zd", N_ACTIONS - 1,
-                         actions[i], i);
+            PyErr_Format(EnvError, "unknown action %d for world %zd: actions are numbered from 0 to %d", actions[i], i,
+                         N_ACTIONS - 1);
             return 0;
         }
         if (!ready_to_read(w) || broken(w) || !have_light()) return 0;

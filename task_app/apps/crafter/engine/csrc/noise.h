@@ -63,17 +63,17 @@ typedef struct {
     double sum;
 } Cell;
 
-/* What the lattice point `corner` adds, (dx, dy, dz) being the way from it to the point. */
+/* What the lattice point `corner` adds, (dx, dy, dz) being the way from it to the point. Far ones add 0; no branch, as
+ * none could be foreseen. */
 static inline void add_gradient(Cell *c, Corner corner, double dx, double dy, double dz) {
+    const uint8_t *perm = c->noise->perm;
     double near = 2 - dx * dx - dy * dy - dz * dz;
-    if (near > 0) {
-        const uint8_t *perm = c->noise->perm;
-        int hashed = perm[(c->i + corner.i) & 0xFF];
-        hashed = perm[(hashed + c->j + corner.j) & 0xFF];
-        const double *g = GRADIENTS[c->noise->gradient[(hashed + c->k + corner.k) & 0xFF]];
-        near *= near;
-        c->sum += near * near * (g[0] * dx + g[1] * dy + g[2] * dz);
-    }
+    int hashed = perm[(c->i + corner.i) & 0xFF];
+    hashed = perm[(hashed + c->j + corner.j) & 0xFF];
+    const double *g = GRADIENTS[c->noise->gradient[(hashed + c->k + corner.k) & 0xFF]];
+    near = near > 0 ? near : 0;
+    near *= near;
+    c->sum += near * near * (g[0] * dx + g[1] * dy + g[2] * dz);
 }
 
 static inline void add_corner(Cell *c, Corner corner) {
@@ -87,34 +87,33 @@ static inline void add_twice(Cell *c, Corner corner) {
     add_gradient(c, corner, c->x - squish - corner.i, c->y - squish - corner.j, c->z - squish - corner.k);
 }
 
-static inline void corners(Cell *c, const Corner *list, int count) {
-    for (int n = 0; n < count; n++) add_corner(c, list[n]);
+static inline void add_both(Cell *c, const Corner further[2]) {
+    add_corner(c, further[0]);
+    add_corner(c, further[1]);
 }
 
+#define OWN(i, j, k) add_corner(c, (Corner){i, j, k}) /* spelled out: constants make it a third faster */
+
 static void low_tetrahedron(Cell *c, double x, double y, double z, double total) {
-    static const Corner OWN[] = {{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
+    OWN(0, 0, 0); OWN(1, 0, 0); OWN(0, 1, 0); OWN(0, 0, 1);
     int a = 1, b = 2;
     double a_score = x, b_score = y, rest = 1 - total;
     if (a_score >= b_score && z > b_score) b_score = z, b = 4;
     else if (a_score < b_score && z > a_score) a_score = z, a = 4;
-    corners(c, OWN, 4);
-    if (rest > a_score || rest > b_score) corners(c, LOW_ONE[b_score > a_score ? b : a], 2);
-    else corners(c, LOW_TWO[a | b], 2);
+    add_both(c, rest > a_score || rest > b_score ? LOW_ONE[b_score > a_score ? b : a] : LOW_TWO[a | b]);
 }
 
 static void high_tetrahedron(Cell *c, double x, double y, double z, double total) {
-    static const Corner OWN[] = {{1, 1, 0}, {1, 0, 1}, {0, 1, 1}, {1, 1, 1}};
+    OWN(1, 1, 0); OWN(1, 0, 1); OWN(0, 1, 1); OWN(1, 1, 1);
     int a = 6, b = 5;
     double a_score = x, b_score = y, rest = 3 - total;
     if (a_score <= b_score && z < b_score) b_score = z, b = 3;
     else if (a_score > b_score && z < a_score) a_score = z, a = 3;
-    corners(c, OWN, 4);
-    if (rest < a_score || rest < b_score) corners(c, HIGH_ONE[b_score < a_score ? b : a], 2);
-    else corners(c, HIGH_TWO[a & b], 2);
+    add_both(c, rest < a_score || rest < b_score ? HIGH_ONE[b_score < a_score ? b : a] : HIGH_TWO[a & b]);
 }
 
 static void octahedron(Cell *c, double x, double y, double z) {
-    static const Corner OWN[] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {1, 1, 0}, {1, 0, 1}, {0, 1, 1}};
+    OWN(1, 0, 0); OWN(0, 1, 0); OWN(0, 0, 1); OWN(1, 1, 0); OWN(1, 0, 1); OWN(0, 1, 1);
     static const Corner ORIGIN = {0, 0, 0}, FAR = {1, 1, 1};
     /* Of each pair of opposite corners the closer one; then the farther of the first two gives way to a closer third. */
     double xy = x + y, xz = x + z, yz = y + z;
@@ -124,7 +123,6 @@ static void octahedron(Cell *c, double x, double y, double z) {
     int a = a_far ? 3 : 4, b = b_far ? 5 : 2, third = third_far ? 6 : 1;
     if (a_score <= b_score && a_score < score) a = third, a_far = third_far;
     else if (a_score > b_score && b_score < score) b = third, b_far = third_far;
-    corners(c, OWN, 6);
     if (a_far && b_far) {
         add_corner(c, FAR);
         add_corner(c, TWICE[a & b]);

@@ -95,7 +95,7 @@ static inline int a_way(int x, int y) { return between(x, -1, 1) && between(y, -
 
 /* Fields that both forms hold alike. */
 static Fault check_fields(const World *w) {
-    int largest = 0;
+    uint8_t largest = 0;
     if (!between(w->step, 0, LAST_STEP)) return "step out of range";
     if (!between(w->rng_pos, 0, KEY)) return "position of the random generator out of range";
     if (!between(w->sleeping, 0, 1) || !a_way(w->face_x, w->face_y)) return "sleeping or facing out of range";
@@ -207,27 +207,29 @@ static inline size_t snapshot_length(const World *w) {
     return offsetof(World, objects) + (size_t)(w->n_slots + 1) * sizeof(Object);
 }
 
-/* Four interleaved chains over 64-bit words; every single changed bit changes it. */
+/* Interleaved chains over 64-bit words; every single changed bit changes it. */
 static uint64_t checksum(const uint8_t *bytes, size_t length) {
-    uint64_t chain[4] = {1, 2, 3, 4}, word[4];
+    enum { CHAINS = 8 };
+    uint64_t chain[CHAINS] = {1, 2, 3, 4, 5, 6, 7, 8}, word[CHAINS];
     for (; length >= sizeof word; bytes += sizeof word, length -= sizeof word) {
         memcpy(word, bytes, sizeof word);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < CHAINS; i++) {
             chain[i] = (chain[i] ^ word[i]) * 0x9e3779b97f4a7c15u;
             chain[i] ^= chain[i] >> 32;
         }
     }
     memset(word, 0, sizeof word);
     memcpy(word, bytes, length);
-    for (int i = 0; i < 4; i++) chain[i] = (chain[i] ^ word[i]) * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < CHAINS; i++) chain[i] = (chain[i] ^ word[i]) * 0x9e3779b97f4a7c15u;
     uint64_t sum = 0;
-    for (int i = 0; i < 4; i++) sum = (sum ^ chain[i] ^ (sum >> 29)) * 0xbf58476d1ce4e5b9u;
+    for (int i = 0; i < CHAINS; i++) sum = (sum ^ chain[i] ^ (sum >> 29)) * 0xbf58476d1ce4e5b9u;
     return sum ^ (sum >> 32);
 }
 
 static Fault check_slots(const World *w) {
     uint8_t creatures[N_KINDS][N_CHUNKS] = {{0}};
-    int living = 0, standing = 0;
+    int living = 0;
+    uint16_t standing = 0; /* narrow, so that the count runs many tiles at a time */
     for (int slot = 1; slot <= w->n_slots; slot++) {
         const Object *o = &w->objects[slot];
         if (o->kind == NONE) continue;
@@ -239,7 +241,7 @@ static Fault check_slots(const World *w) {
         if (fault) return fault;
         creatures[o->kind][chunk_of(o->x, o->y)]++;
     }
-    for (int i = 0; i < TILES; i++) standing += w->at[i] != 0;
+    for (int i = 0; i < TILES; i++) standing = (uint16_t)(standing + (w->at[i] != 0));
     if (w->objects[SLOT_PLAYER].kind != PLAYER || standing != living) return "objects and their places differ";
     if (w->n_empty != w->n_slots - living) return "wrong number of empty slots";
     return memcmp(creatures, w->creatures, sizeof creatures) ? "wrong counts of creatures" : NULL;

@@ -339,7 +339,7 @@ static Outcome step_world(World *w, int action, double light, int night_draws) {
     Turn turn = {w, player, 0};
     int health = w->inventory[HEALTH];
     uint32_t before = 0;
-    if (w->n_empty > 16 + w->n_slots / 4 || w->n_slots > CAPACITY - 512) compact(w);
+    if (w->n_empty > (w->n_slots > CAPACITY / 2 ? 0 : 16 + w->n_slots / 4)) compact(w);
     for (int i = 0; i < N_ACHIEVEMENTS; i++) before |= (uint32_t)(w->achieved[i] > 0) << i;
     w->step++;
     int last = w->n_slots; /* what this step adds acts from the next one on */
