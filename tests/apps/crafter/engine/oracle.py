@@ -7,6 +7,7 @@ A picture is made only when asked for; its draws at night always are, in the pac
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from task_app.apps.crafter.engine.protocol import (
     SKELETON,
     ZOMBIE,
     StepOutcome,
+    decode_state,
     encode_state,
 )  # fmt: skip
 
@@ -36,6 +38,7 @@ KINDS = {
 }
 COUNTERS = {ZOMBIE: "cooldown", SKELETON: "reload", PLANT: "grown"}
 NIGHT_PIXELS = (63, 49)
+AREA, CHUNK_SIZE = (64, 64), (CHUNK, CHUNK)
 
 
 class OrderedSet(dict[Any, None]):
@@ -57,31 +60,34 @@ class OrderedWorld(engine.World):
 class OrderedPackage(Env):
     """One game of the package. `picture`: render every step, as stock does; else only take the night's draws."""
 
-    def __init__(self, seed: int, *, picture: bool = False, night_draws: str = "stock") -> None:
+    def __init__(self, *, picture: bool = False, night_draws: str = "stock") -> None:
         self._picture, self._night_draws = picture, night_draws
+        world: Any = OrderedWorld(AREA, constants.materials, CHUNK_SIZE)
         if picture:
-            super().__init__(seed=seed)
-        ordered = OrderedWorld((64, 64), constants.materials, (12, 12))  # pyright: ignore[reportAttributeAccessIssue]
-        if picture:
-            self._local_view._world = self._sem_view._world = ordered
-        self._world: Any = ordered
-        self._view, self._area, self._length, self._reward = (9, 9), (64, 64), 10_000, True
-        self._seed, self._episode = seed, 0
-        self._sem_view = lambda: None
-        self.reset()
+            super().__init__(seed=0)
+            self._local_view._world = world
+        else:
+            self._view, self._length, self._reward = (9, 9), 10_000, True
+        self._world, self._sem_view = world, lambda: None
 
-    def reset(self) -> Any:
-        if self._picture:
-            return super().reset()
-        # As the package does, without the picture at step 0 (daylight: it draws nothing).
-        self._episode, self._step = 1, 0
-        self._world.reset(seed=hash((self._seed, self._episode)) % MAX_SEED)
+    def reset_to(self, seed: int) -> None:
+        """The world of a seed; generated once in a test session."""
+        self.load(first_state(seed))
+
+    def generate(self, seed: int) -> None:
+        """What `Env.reset` does first in an environment of this seed, without the picture of step 0 (daylight)."""
+        self._step = 0
+        self._world.reset(seed=hash((seed, 1)) % MAX_SEED)
         self._update_time()
         self._player = objects.Player(self._world, (32, 32))
-        self._last_health, self._unlocked = self._player.health, set()
         self._world.add(self._player)
+        self._follow()
         worldgen.generate_world(self._world, self._player)
-        return None
+
+    def _follow(self) -> None:
+        """The environment's own records of the player, as they are between two steps."""
+        self._last_health = self._player.health
+        self._unlocked = {name for name, count in self._player.achievements.items() if count}
 
     def _obs(self) -> Any:
         if self._picture:
@@ -89,14 +95,6 @@ class OrderedPackage(Env):
         if self._night_draws == "stock" and self._world.daylight < 0.5:
             self._world.random.uniform(32, 127, NIGHT_PIXELS)
         return None
-
-    @property
-    def player(self) -> Any:
-        return self._player
-
-    @property
-    def world(self) -> Any:
-        return self._world
 
     def play(self, action: int) -> StepOutcome:
         """One step in the terms of `protocol.Engine.step`."""
@@ -114,11 +112,11 @@ class OrderedPackage(Env):
         things = world.objects
         number = {id(thing): index for index, thing in enumerate(things)}
         _, key, position, *_ = world.random.get_state()
-        halves = [int(2 * value) for value in (player._hunger, player._thirst, player._recover)]
+        hunger, thirst, recover = (2 * value for value in (player._hunger, player._thirst, player._recover))
         values = (
-            *player.pos, *player.facing, player.sleeping, player._last_health,
-            halves[0], halves[1], player._fatigue, halves[2],
+            *player.pos, *player.facing, player.sleeping, player._last_health, hunger, thirst, player._fatigue, recover,
         )  # fmt: skip
+        assert all(int(value) == value for value in values)
         return {
             "step": self._step,
             "player": dict(zip(PLAYER_FIELDS, map(int, values), strict=True)),
@@ -134,6 +132,46 @@ class OrderedPackage(Env):
             "rng_pos": int(position),
         }
 
+    def load(self, state: bytes) -> None:
+        """Put the package into a state given as canonical bytes."""
+        plain, world = decode_state(state), self._world
+        world.reset()
+        world.random.set_state(("MT19937", np.array(plain["rng_key"], np.uint32), plain["rng_pos"]))
+        world._mat_map[:] = np.frombuffer(plain["materials"], np.uint8).reshape(AREA)
+        self._step = plain["step"]
+        self._update_time()
+        self._player = self._load_player(plain)
+        things = [self._player, *(self._load_thing(values) for values in plain["objects"])]
+        for thing in things:
+            world.add(thing)
+        world._chunks.clear()
+        for number, members in plain["chunks"]:
+            corner = np.array(divmod(number, CHUNKS)) * CHUNK
+            inside = world._chunks[world.chunk_key(corner)]
+            for member in members:
+                inside.add(things[member])
+        self._follow()
+
+    def _load_player(self, plain: dict[str, Any]) -> Any:
+        fields = plain["player"]
+        player = objects.Player(self._world, (fields["x"], fields["y"]))
+        player.facing = (fields["facing_x"], fields["facing_y"])
+        player.sleeping, player._last_health = bool(fields["sleeping"]), fields["last_health"]
+        player._hunger, player._thirst = fields["hunger2"] / 2, fields["thirst2"] / 2
+        player._fatigue, player._recover = fields["fatigue"], fields["recover2"] / 2
+        player.inventory = dict(zip(player.inventory, plain["inventory"], strict=True))
+        player.achievements = dict(zip(player.achievements, plain["achievements"], strict=True))
+        return player
+
+    def _load_thing(self, values: tuple[int, ...]) -> Any:
+        kind, x, y, health, counter, dx, dy = values
+        extra = {ZOMBIE: (self._player,), SKELETON: (self._player,), ARROW: (np.array((dx, dy)),)}.get(kind, ())
+        thing = next(cls for cls, number in KINDS.items() if number == kind)(self._world, (x, y), *extra)
+        thing.health = health
+        if kind in COUNTERS:
+            setattr(thing, COUNTERS[kind], counter)
+        return thing
+
 
 def _thing(thing: Any) -> tuple[int, ...]:
     kind = KINDS[type(thing)]
@@ -142,7 +180,9 @@ def _thing(thing: Any) -> tuple[int, ...]:
     return tuple(map(int, (kind, *thing.pos, thing.health, counter, *facing)))
 
 
-def same_random(oracle: OrderedPackage, key: np.ndarray, position: int) -> bool:
-    """Whether the package's generator is in this state."""
-    _, own, place, *_ = oracle.world.random.get_state()
-    return bool((own == key).all()) and place == position
+@cache
+def first_state(seed: int) -> bytes:
+    """The canonical bytes of a new world, made by the package (.9 s)."""
+    package = OrderedPackage()
+    package.generate(seed)
+    return package.canonical_bytes()
