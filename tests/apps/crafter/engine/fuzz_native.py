@@ -85,9 +85,10 @@ def play(engine: Any, draw: random.Random, steps: int, error: type[Exception]) -
 
 def main(path: str, rounds: int) -> None:
     take_extension(path)
+    from native_scenes import shake  # beside this script
+
     from task_app.apps.crafter.engine import native, protocol
     from task_app.core.errors import EnvError
-    from native_scenes import shake  # beside this script
 
     assert sys.modules[NAME].__file__ == path
     assert not native.available(), native.available()

@@ -40,13 +40,14 @@ def compile_extension(target: Path, *flags: str) -> Path:
 @needs_compiler
 def test_the_c_code_compiles_without_a_warning(tmp_path: Path) -> None:
     compile_extension(
-        tmp_path / "_native.so", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-Wno-missing-field-initializers"
+        tmp_path / "_native.so",
+        "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-Wno-missing-field-initializers",
     )  # fmt: skip
 
 
 @needs_compiler
 def test_survives_fuzzing_under_sanitizers(tmp_path: Path) -> None:
-    """Out-of-bounds access, leaks of memory no longer owned, overflow, misaligned or undefined arithmetic: all fatal."""
+    """Access out of bounds or after freeing, overflow, misaligned or undefined arithmetic: all fatal."""
     library = run(str(COMPILER), "-print-file-name=libasan.so").stdout.strip()
     if not Path(library).is_absolute():
         pytest.skip("gcc has no address sanitizer here")
