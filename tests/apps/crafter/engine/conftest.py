@@ -15,7 +15,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "long" in config.getoption("markexpr"):
+    if "long" in (config.getoption("markexpr") or ""):
         return
     for item in items:
         if item.get_closest_marker("long"):

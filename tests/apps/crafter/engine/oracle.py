@@ -38,6 +38,7 @@ KINDS = {
 }
 COUNTERS = {ZOMBIE: "cooldown", SKELETON: "reload", PLANT: "grown"}
 NIGHT_PIXELS = (63, 49)
+MATERIALS: list[str] = constants.materials  # pyright: ignore[reportAttributeAccessIssue]
 AREA, CHUNK_SIZE = (64, 64), (CHUNK, CHUNK)
 
 
@@ -62,7 +63,7 @@ class OrderedPackage(Env):
 
     def __init__(self, *, picture: bool = False, night_draws: str = "stock") -> None:
         self._picture, self._night_draws = picture, night_draws
-        world: Any = OrderedWorld(AREA, constants.materials, CHUNK_SIZE)
+        world: Any = OrderedWorld(AREA, MATERIALS, CHUNK_SIZE)
         if picture:
             super().__init__(seed=0)
             self._local_view._world = world
