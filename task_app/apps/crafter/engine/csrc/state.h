@@ -99,11 +99,11 @@ static Fault check_fields(const World *w) {
     if (!between(w->step, 0, LAST_STEP)) return "step out of range";
     if (!between(w->rng_pos, 0, KEY)) return "position of the random generator out of range";
     if (!between(w->sleeping, 0, 1) || !a_way(w->face_x, w->face_y)) return "sleeping or facing out of range";
-    if (!between(w->last_health, 0, MOST)) return "last health out of range";
-    if (!between(w->hunger2, 0, MOST) || !between(w->thirst2, 0, MOST)) return "hunger or thirst out of range";
-    if (!between(w->fatigue, -MOST, MOST) || !between(w->recover2, -MOST, MOST)) return "fatigue or recovery out of range";
+    if (!between(w->last_health, 0, RULES.item_max[HEALTH])) return "last health out of range";
+    if (!between(w->hunger2, 0, 50) || !between(w->thirst2, 0, 40)) return "hunger or thirst out of range";
+    if (!between(w->fatigue, -10, 30) || !between(w->recover2, -30, 50)) return "fatigue or recovery out of range";
     for (int i = 0; i < N_ITEMS; i++)
-        if (!between(w->inventory[i], 0, MOST)) return "inventory out of range";
+        if (!between(w->inventory[i], 0, RULES.item_max[i])) return "inventory out of range";
     for (int i = 0; i < N_ACHIEVEMENTS; i++)
         if (!between(w->achieved[i], 0, MOST)) return "achievement count out of range";
     for (int i = 0; i < TILES; i++) largest = w->mat[i] > largest ? w->mat[i] : largest;
