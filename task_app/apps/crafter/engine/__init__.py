@@ -1,58 +1,20 @@
 """The Crafter world: one game, two engines that play it identically, and the environment around them.
 
-    protocol.py   what an engine promises; the full state and its hash; sealed snapshots
-    rules.py      the rules as tables, read from the `crafter` package's data file
-    rng.py        NumPy's legacy generator, number for number     noise.py  OpenSimplex for arrays
-    worldgen.py   how a world is made                             world.py  the state of a game
-    reference.py  the game in plain Python                        native.py the game in C
-    check.py      whether a state given from outside is possible
-    env.py        `CrafterEnv`, the task app's environment
-
-`make_engine` takes the native engine where it can be used, else the reference; the environment variable
-TASK_APP_ENGINE=reference|native forces one, and with TASK_APP_REQUIRE_NATIVE=1 a missing one is an error.
+protocol.py   what an engine promises; the full state and its hash; sealed snapshots
+rules.py      the rules as tables, from the `crafter` package's data
+rng.py        NumPy's legacy generator, number for number
+noise.py      OpenSimplex for arrays
+worldgen.py   how a world is made
+world.py      the state of a game
+reference.py  the game in plain Python
+native.py     the game in C
+check.py      whether a state given from outside is possible
+choice.py     which engine plays
+env.py        `CrafterEnv`, the task app's environment
 """
 
-from __future__ import annotations
-
-import os
-import warnings
-from importlib.util import find_spec
-from typing import Literal
-
-from task_app.apps.crafter.engine import native
-from task_app.apps.crafter.engine.protocol import MAX_SEED, Engine, NightDraws
-from task_app.apps.crafter.engine.reference import ReferenceEngine
-from task_app.core.errors import ConfigError, EnvError
+from task_app.apps.crafter.engine.choice import make_engine, which_engine
+from task_app.apps.crafter.engine.env import ENGINE, CrafterEnv
+from task_app.apps.crafter.engine.protocol import MAX_SEED
 
 __all__ = ["ENGINE", "MAX_SEED", "CrafterEnv", "make_engine", "which_engine"]
-
-EngineName = Literal["reference", "native"]
-
-
-def which_engine() -> tuple[EngineName, str]:
-    """The engine in force, and why. Raises ConfigError or EnvError where the environment variables forbid it."""
-    forced = os.environ.get("TASK_APP_ENGINE", "")
-    if forced not in ("", "reference", "native"):
-        raise ConfigError(f"TASK_APP_ENGINE must be reference or native, got {forced!r}", field="TASK_APP_ENGINE")
-    if forced == "reference":
-        return "reference", "TASK_APP_ENGINE=reference"
-    problem = native.available()
-    if not problem:
-        return "native", "TASK_APP_ENGINE=native" if forced else "the extension is built and matches its sources"
-    if forced or os.environ.get("TASK_APP_REQUIRE_NATIVE") == "1":
-        raise EnvError(f"the native Crafter engine is required, but {problem}")
-    return "reference", problem
-
-
-def make_engine(night_draws: NightDraws = "stock") -> Engine:
-    """A new game of the engine in force, not yet reset. Warns where a built extension had to be left aside."""
-    name, why = which_engine()
-    if name == "native":
-        return native.NativeEngine(night_draws)
-    if why == native.available() and find_spec(f"{__name__}._native") is not None:
-        warnings.warn(f"Crafter runs on the slower reference engine: {why}", RuntimeWarning, stacklevel=2)
-    return ReferenceEngine(night_draws)
-
-
-# Last: env.py makes its engines by the function above.
-from task_app.apps.crafter.engine.env import ENGINE, CrafterEnv  # noqa: E402

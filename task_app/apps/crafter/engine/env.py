@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from task_app.apps.crafter.engine import protocol
+from task_app.apps.crafter.engine.choice import make_engine
 from task_app.apps.crafter.engine.protocol import AREA, KIND_NAMES, MAX_SEED, Engine, EngineView, NightDraws
 from task_app.apps.crafter.engine.rules import ACHIEVEMENTS, ACTIONS, ITEMS, MATERIALS
 from task_app.apps.crafter.view import CrafterView, SeenObject
@@ -36,7 +37,7 @@ class CrafterEnv:
         self, *, max_steps: int = 10_000, night_draws: NightDraws = "stock", engine: Engine | None = None
     ) -> None:
         """`engine`: a game of one's own instead of `make_engine`'s; its `night_draws` then counts."""
-        self._engine = engine or _make_engine(night_draws)
+        self._engine = engine or make_engine(night_draws)
         self._max_steps = max_steps
         self._started = self._over = False
 
@@ -104,13 +105,6 @@ class CrafterEnv:
         if self._over:
             raise EnvError("step after the end of the episode: call reset(seed) first")
         return self._engine
-
-
-def _make_engine(night_draws: NightDraws) -> Engine:
-    # The package imports this module to offer CrafterEnv, so it can be asked only once it is complete.
-    from task_app.apps.crafter.engine import make_engine
-
-    return make_engine(night_draws)
 
 
 def _view(seen: EngineView) -> CrafterView:

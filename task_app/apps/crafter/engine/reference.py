@@ -413,9 +413,16 @@ class ReferenceEngine(World):
             self.remove(thing)
 
     def _nth_tile(self, chunk: Chunk, material: int, n: int) -> tuple[int, int]:
-        """Where the chunk's n-th tile of this material lies, column by column."""
-        places = ((x, y) for x in chunk.columns() for y in chunk.rows() if self.materials[tile(x, y)] == material)
-        return next(place for index, place in enumerate(places) if index == n)
+        """Where the chunk's tile number n (from 0) of this material lies, column by column."""
+        top, bottom = chunk.rows().start, chunk.rows().stop
+        for x in chunk.columns():
+            column = self.materials[tile(x, top) : tile(x, bottom)]
+            here = column.count(material)
+            if n < here:
+                ys = [y for y, found in enumerate(column, top) if found == material]
+                return x, ys[n]
+            n -= here
+        raise EnvError(f"chunk at ({chunk.x}, {chunk.y}) has fewer tiles of material {material} than it counted")
 
     # Looking, saving
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from task_app.apps.crafter import engine as package
-from task_app.apps.crafter.engine import ENGINE, MAX_SEED, CrafterEnv, make_engine, native, which_engine
+from task_app.apps.crafter.engine import ENGINE, MAX_SEED, CrafterEnv, choice, make_engine, native, which_engine
 from task_app.apps.crafter.engine import env as env_module
 from task_app.apps.crafter.engine.protocol import PLANT, RIPE_GROWN, Engine, encode_state
 from task_app.apps.crafter.engine.reference import ReferenceEngine
@@ -158,8 +157,6 @@ def test_a_group_shares_one_generation_of_its_world(monkeypatch: pytest.MonkeyPa
 
 # Which engine
 
-NATIVE_HERE = not native.available()
-
 
 def test_the_native_engine_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TASK_APP_ENGINE", raising=False)
@@ -197,7 +194,7 @@ def test_without_it_the_reference_plays_and_a_stale_one_is_reported(
     monkeypatch.delenv("TASK_APP_ENGINE", raising=False)
     monkeypatch.delenv("TASK_APP_REQUIRE_NATIVE", raising=False)
     monkeypatch.setattr(native, "available", lambda: "older than its sources")
-    monkeypatch.setattr(package, "find_spec", lambda name: object() if built else None)
+    monkeypatch.setattr(choice, "find_spec", lambda name: object() if built else None)
     assert which_engine() == ("reference", "older than its sources")
     if built:
         with pytest.warns(RuntimeWarning, match="slower reference engine: older"):
