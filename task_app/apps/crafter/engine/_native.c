@@ -162,7 +162,7 @@ static int restore_world(World *w, PyObject *payload, int night_draws) {
     if (sum != checksum(bytes + HEADER, length - HEADER))
         return !fault_found("its checksum does not fit", "damaged snapshot");
     if (fault_found(read_snapshot(&scratch, bytes + HEADER, length - HEADER), "damaged snapshot")) return 0;
-    memcpy(w, &scratch, length - HEADER);
+    take_over(w, &scratch);
     return 1;
 }
 
@@ -174,7 +174,7 @@ static int load_world(World *w, PyObject *state) {
     }
     Fault fault = read_canonical(&scratch, (const uint8_t *)PyBytes_AS_STRING(state), (size_t)PyBytes_GET_SIZE(state));
     if (fault_found(fault, "not a canonical Crafter state")) return 0;
-    memcpy(w, &scratch, snapshot_length(&scratch));
+    take_over(w, &scratch);
     return 1;
 }
 

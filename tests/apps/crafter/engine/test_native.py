@@ -297,7 +297,7 @@ def test_foreign_and_damaged_snapshots_are_refused_and_change_nothing() -> None:
     engine = started()
     good, before = engine.snapshot(), engine.canonical_bytes()
     flipped = bytearray(good)
-    flipped[9_000] ^= 1
+    flipped[4_000] ^= 1
     layout = bytearray(good)
     layout[8] = 9
     bad = {

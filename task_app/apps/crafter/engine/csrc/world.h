@@ -93,8 +93,8 @@ typedef struct {
     uint8_t creatures[N_KINDS][N_CHUNKS];
     uint32_t key[KEY];
     uint8_t mat[TILES];
-    uint16_t at[TILES]; /* slot of the object standing there, 0 for none */
     Object objects[CAPACITY];
+    uint16_t at[TILES]; /* slot of the object standing there, 0 for none; follows from the objects */
 } World;
 
 enum { FINE, ERROR_FULL, ERROR_OLD, ERROR_COUNTS }; /* what may stop a world; kept in World.broken */
