@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Both make .venv and install with pip when it is missing or older than pyproject.toml.
+# Both make .venv and install with pip when it is missing or older than pyproject.toml, setup.py or the C sources.
 #
 #   make demo PORT=8011        another port for the task app
 #   make test TESTS=tests/core only some tests
@@ -15,7 +15,7 @@ READY := .venv/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml $(wildcard setup.py)
+$(READY): pyproject.toml setup.py $(wildcard task_app/apps/crafter/engine/*.c task_app/apps/crafter/engine/csrc/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@echo "Setting up .venv (a few minutes the first time) …"

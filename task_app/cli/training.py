@@ -63,7 +63,8 @@ def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.
         f"\nreport: {paths.report}   (open it in a browser)\n\n"
         f"what to type next:\n"
         f"  .venv/bin/task-app traces show {demo.best_episode[:8]} --db {paths.trace_db}\n"
-        f"  .venv/bin/task-app eval --policy embedded --checkpoint {paths.run_dir} --config configs/basic/crafter_eval.toml\n"
+        f"  .venv/bin/task-app eval --policy embedded --checkpoint {paths.run_dir} "
+        f"--config configs/basic/crafter_eval.toml\n"
         f"  .venv/bin/task-app train --type rl --config {paths.config} --training.updates=40\n"
         f"  .venv/bin/task-app serve crafter --port {port}"
     )

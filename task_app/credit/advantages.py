@@ -29,12 +29,8 @@ def compute_advantages(
     """
     estimator = get_estimator(settings.estimator)
     estimates = [estimator.compute(group, settings, baseline) for group in groups]
-    flat = [
-        _is_flat(group, estimate, settings.gamma) for group, estimate in zip(groups, estimates, strict=True)
-    ]
-    raw = [
-        _times(estimate.advantages, 0.0 if still else 1.0) for estimate, still in zip(estimates, flat, strict=True)
-    ]
+    flat = [_is_flat(group, estimate, settings.gamma) for group, estimate in zip(groups, estimates, strict=True)]
+    raw = [_times(estimate.advantages, 0.0 if still else 1.0) for estimate, still in zip(estimates, flat, strict=True)]
     scaled = [_times(values, factor) for values, factor in zip(raw, _factors(raw, settings), strict=True)]
     credits = tuple(
         GroupCredit(group.group_id, values, still, estimate.singletons)

@@ -135,9 +135,7 @@ def rtg_alive_loo(group: GroupRewards, settings: CreditSettings, baseline: Runni
     return Estimate(advantages, singletons)
 
 
-def _lone_baseline(
-    own: float, task: str, turn: int, settings: CreditSettings, baseline: RunningBaseline
-) -> float:
+def _lone_baseline(own: float, task: str, turn: int, settings: CreditSettings, baseline: RunningBaseline) -> float:
     if settings.singleton == "zero":
         return own
     return baseline.value(task, turn, settings) if settings.singleton == "running" else 0.0

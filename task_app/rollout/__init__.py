@@ -1,8 +1,8 @@
 """Making episodes: the one episode loop, groups of them, the same over HTTP, and replay.
 
-    episode.py  one episode as a state machine: request → completion → steps → record
-    group.py    plans (seeds × group size) and playing many episodes, in threads or in lockstep
-    client.py   the same calls to a hosted task app (imported by name; needs httpx)
+episode.py  one episode as a state machine: request → completion → steps → record
+group.py    plans (seeds × group size) and playing many episodes, in threads or in lockstep
+client.py   the same calls to a hosted task app (imported by name; needs httpx)
 """
 
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits

@@ -1,14 +1,14 @@
 """Training: the embedded policy and the GRPO loop. The only package that imports torch.
 
-    tokenizer.py   words ↔ ids             renderer.py   messages → prompt ids
-    masks.py       the grammar as tables   model.py      a small Qwen3, seeded
-    decoder.py     its forward passes      sampler.py    batched constrained sampling
-    policy.py      `EmbeddedPolicy`        rows.py       stored tokens → padded micro-batches
-    objective.py   the loss per token      learner.py    one update of the weights
-    checkpoint.py  save, load, resume      metrics.py    metrics.jsonl
-    plan.py        refusals before work    evaluate.py   held-out worlds
-    facts.py       what a line says         grpo.py      the loop: `run_training`
-    report.py      the run's report         launch.py    what `task-app train` does
+tokenizer.py   words ↔ ids             renderer.py   messages → prompt ids
+masks.py       the grammar as tables   model.py      a small Qwen3, seeded
+decoder.py     its forward passes      sampler.py    batched constrained sampling
+policy.py      `EmbeddedPolicy`        rows.py       stored tokens → padded micro-batches
+objective.py   the loss per token      learner.py    one update of the weights
+checkpoint.py  save, load, resume      metrics.py    metrics.jsonl
+plan.py        refusals before work    evaluate.py   held-out worlds
+facts.py       what a line says         grpo.py      the loop: `run_training`
+report.py      the run's report         launch.py    what `task-app train` does
 """
 
 import os

@@ -50,9 +50,7 @@ class CheckpointState:
     config: dict[str, Any]
 
 
-def save_checkpoint(
-    folder: Path, network: Network, optimizer: torch.optim.Optimizer, state: CheckpointState
-) -> Path:
+def save_checkpoint(folder: Path, network: Network, optimizer: torch.optim.Optimizer, state: CheckpointState) -> Path:
     """Write `folder/u<update>` and point `folder/latest` to it. Raises TrainError when the disk refuses."""
     target = folder / f"u{state.update:06d}"
     partial = folder / f".partial-{target.name}"

@@ -42,9 +42,7 @@ class KeyValues:
         return cls(keys, values, torch.zeros(rows, columns, dtype=torch.bool, device=device), 0)
 
 
-def encode(
-    model: Qwen3ForCausalLM, input_B_T: Tensor, keep_B_K: Tensor, cache: KeyValues | None = None
-) -> Tensor:
+def encode(model: Qwen3ForCausalLM, input_B_T: Tensor, keep_B_K: Tensor, cache: KeyValues | None = None) -> Tensor:
     """Final hidden states (B, K, H) at the positions `keep_B_K` of right-padded rows, filling `cache`."""
     length = input_B_T.shape[1]
     hidden_B_T_H = model.model.embed_tokens(input_B_T)

@@ -89,6 +89,4 @@ def evaluate(
 def _reward_by_turn(scored: Sequence[Episode], flags: StepRewardFlags) -> list[float]:
     vectors = [reward_vector(episode, flags).decisions for episode in scored]
     turns = max((len(vector) for vector in vectors), default=0)
-    return [
-        math.fsum(vector[turn] for vector in vectors if len(vector) > turn) / len(vectors) for turn in range(turns)
-    ]
+    return [math.fsum(vector[turn] for vector in vectors if len(vector) > turn) / len(vectors) for turn in range(turns)]

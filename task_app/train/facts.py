@@ -96,9 +96,7 @@ def advantages_by_episode(batch: Batch, credit: CreditResult) -> dict[str, Seque
 def seconds_by_part(episodes: Sequence[Episode]) -> dict[str, float]:
     """Where playing spent its time, besides the policy: making worlds, stepping them, writing texts."""
     parts: Mapping[str, str] = {"world": "reset_s", "step": "env_s", "text": "text_s"}
-    return {
-        part: sum(float(episode.details.get(key, 0.0)) for episode in episodes) for part, key in parts.items()
-    }
+    return {part: sum(float(episode.details.get(key, 0.0)) for episode in episodes) for part, key in parts.items()}
 
 
 def peak_rss_mb() -> float:

@@ -9,8 +9,16 @@ from task_app.config.models import Config
 from task_app.core.errors import ConfigError
 from task_app.credit import CreditSettings, check_credit
 
-__all__ = ["MAY_CHANGE", "check_config", "config_json", "credit_settings", "differing_keys", "unused_keys",
-           "update_seeds", "warnings"]
+__all__ = [
+    "MAY_CHANGE",
+    "check_config",
+    "config_json",
+    "credit_settings",
+    "differing_keys",
+    "unused_keys",
+    "update_seeds",
+    "warnings",
+]
 
 MAY_CHANGE = frozenset(
     {

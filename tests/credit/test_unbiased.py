@@ -77,10 +77,7 @@ def test_the_enumeration_is_complete():
     assert sum(CHANCES) == pytest.approx(1)
     step = 1e-6
     values = [
-        sum(
-            chance * sum(row)
-            for chance, row in zip((1 - g, g * (1 - w), g * w), TRAJECTORIES, strict=True)
-        )
+        sum(chance * sum(row) for chance, row in zip((1 - g, g * (1 - w), g * w), TRAJECTORIES, strict=True))
         for g, w in ((sigmoid(GO + step), P_GOOD), (P_GO, sigmoid(GOOD + step)), (P_GO, P_GOOD))
     ]
     assert true_gradient() == pytest.approx([(values[0] - values[2]) / step, (values[1] - values[2]) / step], rel=1e-4)

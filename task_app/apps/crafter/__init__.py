@@ -1,8 +1,9 @@
 """The Crafter task app: survive, gather and craft in a procedurally generated 64×64 world.
 
-rules.py    names and limits, read from the `crafter` package
+data.py     the `crafter` package's own data
+rules.py    names and limits made of it
 options.py  what a task may set
-engine.py   the world: the package's rules, made reproducible
+engine/     the world: the package's rules, reproducible and fast
 view.py     what a player sees: the 9×7 map and the status bar
 text.py     the view as words
 tool.py     `interact_many`: schema, prompt, parsing, grammar

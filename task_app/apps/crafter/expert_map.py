@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from crafter import constants
-
+from task_app.apps.crafter.data import DATA
 from task_app.apps.crafter.rules import ITEM_MAX, MATERIALS, WALKABLE
 from task_app.apps.crafter.view import HALF_HEIGHT, HALF_WIDTH, CrafterView
 
@@ -21,9 +20,9 @@ __all__ = ["COLLECT", "MAKE", "MOVES", "PLACE", "Memory", "Point", "Reach", "Way
 
 Point = tuple[int, int]
 
-COLLECT: Mapping[str, Any] = constants.collect  # pyright: ignore[reportAttributeAccessIssue]
-PLACE: Mapping[str, Any] = constants.place  # pyright: ignore[reportAttributeAccessIssue]
-MAKE: Mapping[str, Any] = constants.make  # pyright: ignore[reportAttributeAccessIssue]
+COLLECT: Mapping[str, Any] = DATA["collect"]
+PLACE: Mapping[str, Any] = DATA["place"]
+MAKE: Mapping[str, Any] = DATA["make"]
 
 _EDGE = "edge"
 _FAR = 1 << 30

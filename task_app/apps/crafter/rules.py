@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from crafter import constants
+from task_app.apps.crafter.data import DATA
 
 __all__ = ["ACHIEVEMENTS", "ACTIONS", "INVENTORY", "ITEM_MAX", "MATERIALS", "VIEW", "VITALS", "WALKABLE"]
 
-ACTIONS: tuple[str, ...] = tuple(constants.actions)  # pyright: ignore[reportAttributeAccessIssue]
-ACHIEVEMENTS: tuple[str, ...] = tuple(constants.achievements)  # pyright: ignore[reportAttributeAccessIssue]
-MATERIALS: tuple[str, ...] = tuple(constants.materials)  # pyright: ignore[reportAttributeAccessIssue]
-WALKABLE: frozenset[str] = frozenset(constants.walkable)  # pyright: ignore[reportAttributeAccessIssue]
-ITEM_MAX: dict[str, int] = {
-    name: info["max"]
-    for name, info in constants.items.items()  # pyright: ignore[reportAttributeAccessIssue]
-}
+ACTIONS: tuple[str, ...] = tuple(DATA["actions"])
+ACHIEVEMENTS: tuple[str, ...] = tuple(DATA["achievements"])
+MATERIALS: tuple[str, ...] = tuple(DATA["materials"])
+WALKABLE: frozenset[str] = frozenset(DATA["walkable"])
+ITEM_MAX: dict[str, int] = {name: info["max"] for name, info in DATA["items"].items()}
 
 VITALS: tuple[str, ...] = ("health", "food", "drink", "energy")
 INVENTORY: tuple[str, ...] = tuple(name for name in ITEM_MAX if name not in VITALS)

@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from task_app.apps.crafter import APP
+from task_app.apps.crafter.engine.protocol import encode_state
 from task_app.apps.crafter.options import CrafterOptions
 from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, ITEM_MAX
 from task_app.core.task import TaskSpec, TurnContext
+from tests.apps.crafter.engine.scenes import lay, meadow
 
 OPTIONS = CrafterOptions()
 
@@ -24,9 +26,7 @@ def test_the_outcome_counts_different_achievements(make_view):
 def test_two_unlocks_in_one_step_are_two_though_the_game_pays_once():
     env: Any = APP.make_env(OPTIONS)
     env.reset(0)
-    player, world = env._game._player, env._game._world
-    world[player.pos[0], player.pos[1] + 1] = "tree"
-    player.sleeping = True
+    env._engine.load(encode_state(lay(meadow(sleeping=1), "tree", (32, 33))))
     result = env.step("do")
     assert APP.outcome(result.observation) == 2.0
     assert (len(result.events), result.reward) == (2, 1.0)
