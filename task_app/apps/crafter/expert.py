@@ -3,7 +3,7 @@
 Each goal of the moment becomes an `Idea`: what it is worth in achievements (those it opens up included) and
 how many actions it takes. The expert follows the idea with the most worth per action, imagines its effect,
 and plans on from there until the decision is full or what comes next depends on a result it must see first.
-It never looks at the world behind the view, never learns, and never walks where lava might be.
+It never looks at the world behind the view, never learns, and never steps where lava might be.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from task_app.apps.crafter.expert_map import COLLECT, MAKE, MOVES, PLACE, Memory, Reach, Ways, add, apart
 from task_app.apps.crafter.options import CrafterOptions
@@ -20,40 +19,60 @@ from task_app.apps.crafter.view import CrafterView
 
 __all__ = ["ExpertAgent"]
 
-WORTH: Mapping[str, float] = dict(
-    tree=1.2, tree_stone_tools=0.6, tree_iron_tools=0.3, stone=1.0, stone_furnace=0.6, stone_spare=0.1,
-    coal=1.2, coal_tools=0.3, iron=1.5, iron_tools=0.8, diamond=1.5, water=1.0, cow=1.0, sapling=2.0, plant=1.0, ripe_plant=1.5,
-    zombie=1.0, zombie_again=0.2, zombie_adjacent=1.0, skeleton=1.0, wood_pickaxe=4.0, wood_sword=1.0, stone_pickaxe=2.5, stone_sword=1.0,
-    iron_pickaxe=2.0, iron_sword=1.0, table=1.0, table_last=0.5, furnace=1.5, place_stone=1.0, sleep=2.5, need=4.0, need_soon=0.1, explore=0.07,
-)
-P = dict(danger=3, near=8, near_rate=0.3, cow=2, zombie=3, skeleton=8, table_far=6, gain=3, tries=5, blind=5, hungry=4)
-"""..."""
-
-SWORDS_AND_PICKAXES = (
-    ("wood_pickaxe", "wood_sword"),
-    ("stone_pickaxe", "stone_sword"),
-    ("iron_pickaxe", "iron_sword"),
-)
+WOOD_TOOLS = ("wood_pickaxe", "wood_sword")
+STONE_TOOLS = ("stone_pickaxe", "stone_sword")
+IRON_TOOLS = ("iron_pickaxe", "iron_sword")
+TOOLS = (*WOOD_TOOLS, *STONE_TOOLS, *IRON_TOOLS)
 ENEMIES = ("zombie", "skeleton", "arrow")
-SIGHT = 30
+
+TOOL_WORTH: Mapping[str, float] = {
+    "wood_pickaxe": 4.0,  # nothing under ground can be had without it
+    "wood_sword": 1.0,
+    "stone_pickaxe": 2.5,
+    "stone_sword": 1.0,
+    "iron_pickaxe": 2.0,
+    "iron_sword": 1.0,
+}
+WOOD_WORTH = ((WOOD_TOOLS, 1.2), (STONE_TOOLS, 0.6), (IRON_TOOLS, 0.3))
+"""What a piece of wood is worth while it is missing for these tools."""
+STONE_WORTH, FURNACE_STONE_WORTH, SPARE_STONE_WORTH = 1.0, 0.6, 0.1
+ORE_WORTH = {"coal": (1.2, 0.3), "iron": (1.5, 0.8), "diamond": (1.5, 0.0)}
+"""The first piece, and later ones while tools need them."""
+TABLE_WORTH, LONE_TABLE_WORTH, FURNACE_WORTH, PLACED_STONE_WORTH = 1.0, 0.5, 1.5, 1.0
+SAPLING_WORTH, PLANT_WORTH, RIPE_PLANT_WORTH = 2.0, 1.0, 1.5
+WATER_WORTH, COW_WORTH, NEED_WORTH, SOON_WORTH = 1.0, 1.0, 4.0, 0.1
+ENEMY_WORTH, SECOND_ZOMBIE_WORTH, DEFENCE_WORTH = 1.0, 0.2, 1.0
+SLEEP_WORTH = 2.5  # more than the one achievement: later it takes longer and zombies are about
+EXPLORING_RATE = 0.07  # worth per action that unseen land promises
+
+CHASE = {"cow": 2, "zombie": 3, "skeleton": 8}
+"""Actions lost because they move: cows stray, zombies come, skeletons keep away."""
+LOOKS = ((8, 0.3), (16, 0.15), (30, 0.0))
+"""How many actions away to look for ideas, and the rate that makes looking further needless."""
+WHOLE_WORLD = 128
+LOW, TIRED = 4, 3  # vitals from which on food and drink, and sleep, are needs
+DANGER = 3  # an enemy this near makes every action's result uncertain
+NEW_TABLE = 6  # a table further away than this is not worth going back to
+BLIND = 5  # at most so many actions towards what may have changed on arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """Go to `reach`, then do `then`. `steps` is the expected number of actions until it pays."""
+    """Go to `reach`, then do `then`. `steps` is the number of actions until it is expected to pay.
 
-    name: str
+    `look` says that what comes next depends on a result one has to see.
+    """
+
     worth: float
     steps: float
-    reach: Reach | None
+    reach: Reach | None = None
     then: tuple[str, ...] = ()
     look: bool = False
-    """Whether what comes next depends on a result one has to see."""
 
     @property
     def rate(self) -> float:
         """Worth per action."""
-        return self.worth / max(self.steps, 0.5)
+        return self.worth / max(self.steps, 1)
 
 
 class ExpertAgent:
@@ -75,9 +94,9 @@ class ExpertAgent:
         return plan
 
     def _extend(self, plan: list[str]) -> bool:
-        """Add the best idea's actions to the plan; False when one should look before going on."""
+        """Add the next actions to the plan; False when one should look before going on."""
         memory = self._memory
-        idea, actions = self._decide()
+        actions, look = self._next()
         for action in actions:
             if memory.may_be_deadly(action):
                 if len(plan) < self._least:
@@ -87,184 +106,181 @@ class ExpertAgent:
             memory.imagine(action)
             if len(plan) >= self._most or (len(plan) >= self._least and self._in_danger()):
                 return False
-        return not idea.look
+        return not look
 
     def _in_danger(self) -> bool:
         memory = self._memory
-        return any(
-            kind in ENEMIES and apart(place, memory.pos) <= P["danger"] for place, kind in memory.objects.items()
-        )
+        return any(kind in ENEMIES and apart(place, memory.pos) <= DANGER for place, kind in memory.objects.items())
 
-    def _decide(self) -> tuple[Idea, list[str]]:
-        """The best idea and its actions, at least one. Far places are considered only if near ones offer little."""
+    def _next(self) -> tuple[list[str], bool]:
+        """The actions of the best idea, at least one, and whether one should look after them."""
         memory = self._memory
         if memory.sleeping:
-            return Idea("sleeping", 1, 1, None), ["sleep"] * memory.rest_left
-        ways = Ways(memory, P["near"])
-        best = max(self._ideas(ways), key=lambda idea: idea.rate)
-        if best.rate < P["near_rate"]:
-            ways = Ways(memory, SIGHT)
-            best = max(self._ideas(ways), key=lambda idea: idea.rate)
-            if best.rate < WORTH["explore"]:
-                best = self._explore(ways) or best
-        actions = (ways.actions(best.reach) if best.reach else []) + list(best.then)
-        return best, (actions[: P["blind"]] if best.look else actions) or ["noop"]
+            return ["sleep"] * memory.rest_left, False
+        ways = Ways(memory)
+        idea = self._best_idea(ways)
+        actions = [*(ways.actions(idea.reach) if idea.reach else ()), *idea.then]
+        return (actions[:BLIND] if idea.look else actions) or ["noop"], idea.look
+
+    def _best_idea(self, ways: Ways) -> Idea:
+        """The idea with the highest rate; far places count only while near ones offer little."""
+        best = self._wait()
+        for limit, enough in LOOKS:
+            ways.widen(limit)
+            best = max((best, *self._ideas(ways)), key=lambda idea: idea.rate)
+            if best.rate >= enough:
+                break
+        if best.rate < EXPLORING_RATE:
+            best = self._explore(ways) or best
+        return best
+
+    def _wait(self) -> Idea:
+        """For want of anything better a random step, which also ends standstills."""
+        free = [name for step, name in MOVES.items() if self._memory.free(add(self._memory.pos, step))]
+        return Idea(0, 1, None, (self._random.choice(free) if free else "noop",), look=True)
 
     def _ideas(self, ways: Ways) -> Iterator[Idea]:
-        yield self._wait()
         yield from self._collect(ways)
         yield from self._hunt(ways)
         yield from self._make(ways)
-        yield from self._build(ways)
-        yield from self._grow(ways)
+        yield from self._place_table(ways)
+        yield from self._place_furnace_or_stone(ways)
+        yield from self._plant(ways)
         yield from self._rest()
-
-    def _wait(self) -> Idea:
-        """Nothing better to do: a random step, which also ends standstills."""
-        free = [name for step, name in MOVES.items() if self._memory.free(add(self._memory.pos, step))]
-        return Idea("wait", 0.0, 1, None, (self._random.choice(free) if free else "noop",), look=True)
-
-    # Collecting
 
     def _collect(self, ways: Ways) -> Iterator[Idea]:
         for kind, worth in self._wishes():
             reach = ways.beside.get(kind)
             if reach and worth and (kind == "ripe_plant" or self._memory.can_collect(kind)):
-                yield Idea(kind, worth, reach.steps + 1, reach, ("do",))
+                yield Idea(worth, reach.steps + 1, reach, ("do",))
 
     def _wishes(self) -> Iterator[tuple[str, float]]:
-        """What is worth collecting now, and how much one piece is worth."""
+        """What could be collected, and what one piece of it is worth now."""
         inventory, done = self._memory.inventory, self._memory.done
-        iron_tools = sum(not inventory[tool] for tool in SWORDS_AND_PICKAXES[2])
         yield "tree", self._wood_worth()
         yield "stone", self._stone_worth()
-        for ore in ("coal", "iron"):
-            again = WORTH[f"{ore}_tools"] if inventory[ore] < iron_tools else 0.0
-            yield ore, again if done[f"collect_{ore}"] else WORTH[ore]
-        yield "diamond", 0.0 if done["collect_diamond"] else WORTH["diamond"]
-        yield "water", self._need("drink") if done["collect_drink"] else WORTH["water"]
-        yield "ripe_plant", self._need("food") if done["eat_plant"] else WORTH["ripe_plant"]
+        wanted = sum(not inventory[tool] for tool in IRON_TOOLS)
+        for ore, (first, later) in ORE_WORTH.items():
+            yield ore, first if not done[f"collect_{ore}"] else later if inventory[ore] < wanted else 0
+        yield "water", self._need("drink") if done["collect_drink"] else WATER_WORTH
+        yield "ripe_plant", self._need("food") if done["eat_plant"] else RIPE_PLANT_WORTH
 
     def _need(self, vital: str) -> float:
-        """What filling up a vital is worth, the more the lower it is."""
+        """What filling up a vital is worth: the more the lower it is."""
         level = self._memory.inventory[vital]
-        if level > P["hungry"]:
-            return WORTH["need_soon"] if level <= P["hungry"] + 2 else 0.0
-        return WORTH["need"] * (P["hungry"] + 1 - level) / P["hungry"]
+        if level > LOW:
+            return SOON_WORTH if level <= LOW + 2 else 0
+        return NEED_WORTH * (LOW + 1 - level) / LOW
 
     def _wood_worth(self) -> float:
-        """Wood for the next tools, and for a table beside the place where they will be made."""
-        inventory = self._memory.inventory
-        names = ("tree", "tree_stone_tools", "tree_iron_tools")
-        for name, tools in zip(names, SWORDS_AND_PICKAXES, strict=True):
-            wanted = sum(MAKE[tool]["uses"]["wood"] for tool in tools if not inventory[tool])
-            if name != "tree" or not self._memory.benches:
-                wanted += PLACE["table"]["uses"]["wood"] if wanted else 0
-            if inventory["wood"] < wanted:
-                return WORTH[name]
-        return 0.0
+        """Wood is for the next tools, and for a table near the place where they will be made."""
+        memory = self._memory
+        for tools, worth in WOOD_WORTH:
+            wanted = sum(MAKE[tool]["uses"]["wood"] for tool in tools if not memory.inventory[tool])
+            if wanted and not (tools == WOOD_TOOLS and memory.benches):
+                wanted += PLACE["table"]["uses"]["wood"]
+            if memory.inventory["wood"] < wanted:
+                return worth
+        return 0
 
     def _stone_worth(self) -> float:
+        """Stone is for tools, for placing one, for the furnace; a few more bridge water."""
         memory, stone = self._memory, self._memory.inventory["stone"]
-        tools = sum(not memory.inventory[tool] for tool in SWORDS_AND_PICKAXES[1])
+        tools = sum(not memory.inventory[tool] for tool in STONE_TOOLS)
         if stone < max(tools, not memory.done["place_stone"]):
-            return WORTH["stone"]
+            return STONE_WORTH
         furnace = PLACE["furnace"]["uses"]["stone"]
         if not memory.done["place_furnace"] and stone < furnace + tools:
-            return WORTH["stone_furnace"]
-        return WORTH["stone_spare"] if stone < furnace else 0.0
+            return FURNACE_STONE_WORTH
+        return SPARE_STONE_WORTH if stone < furnace else 0
 
     def _hunt(self, ways: Ways) -> Iterator[Idea]:
-        """Cows to eat; enemies for the achievement, and when they stand beside the player."""
+        """Cows are food; enemies are hunted once each, and zombies again when they get in the way."""
         memory, done = self._memory, self._memory.done
         prey = {
-            "cow": self._need("food") if done["eat_cow"] else WORTH["cow"],
-            "zombie": WORTH["zombie_again"] if done["defeat_zombie"] else WORTH["zombie"],
-            "skeleton": 0.0 if done["defeat_skeleton"] else WORTH["skeleton"],
+            "cow": self._need("food") if done["eat_cow"] else COW_WORTH,
+            "zombie": SECOND_ZOMBIE_WORTH if done["defeat_zombie"] else ENEMY_WORTH,
+            "skeleton": 0 if done["defeat_skeleton"] else ENEMY_WORTH,
         }
         for kind, worth in prey.items():
             reach = ways.beside.get(kind)
-            if reach and worth:
-                steps = reach.steps + memory.hits(kind) + P[kind]
-                if kind == "zombie" and reach.steps <= 1:
-                    worth, steps = worth + WORTH["zombie_adjacent"], memory.hits(kind)
-                yield Idea(kind, worth, steps, reach, ("do",), look=True)
-
-    # Making and placing
+            if reach and kind == "zombie" and reach.steps <= 1:
+                yield Idea(worth + DEFENCE_WORTH, memory.hits(kind), reach, ("do",), look=True)
+            elif reach and worth:
+                yield Idea(worth, reach.steps + memory.hits(kind) + CHASE[kind], reach, ("do",), look=True)
 
     def _make(self, ways: Ways) -> Iterator[Idea]:
         for tool in self._affordable(self._memory.inventory["wood"]):
             reach = ways.to_workshop(MAKE[tool]["nearby"])
             if reach:
-                yield Idea(tool, WORTH[tool], reach.steps + 1, reach, (f"make_{tool}",))
+                yield Idea(TOOL_WORTH[tool], reach.steps + 1, reach, (f"make_{tool}",))
 
     def _affordable(self, wood: int) -> list[str]:
-        """The tools still missing that could be made one after another with `wood` and all else in stock."""
-        memory, tools = self._memory, []
-        for tool in (tool for pair in SWORDS_AND_PICKAXES for tool in pair):
+        """The missing tools that `wood` allows to make one after another, the rest being in stock."""
+        memory = self._memory
+        tools: list[str] = []
+        for tool in TOOLS:
             uses = MAKE[tool]["uses"]
             if not memory.inventory[tool] and memory.has(uses) and wood >= uses["wood"]:
                 wood -= uses["wood"]
                 tools.append(tool)
         return tools
 
-    def _build(self, ways: Ways) -> Iterator[Idea]:
+    def _place_table(self, ways: Ways) -> Iterator[Idea]:
+        """A table right here, for the tools that can then be made with the wood that is left."""
+        memory, uses = self._memory, PLACE["table"]["uses"]
+        near = ways.to_workshop(("table",))
+        if not memory.has(uses) or (near and near.steps <= NEW_TABLE):
+            return
+        first = 0 if memory.done["place_table"] else TABLE_WORTH
+        wood = memory.inventory["wood"] - uses["wood"]
+        tools = [tool for tool in self._affordable(wood) if tool not in IRON_TOOLS]
+        worth = first + sum(TOOL_WORTH[tool] for tool in tools) if tools else first and LONE_TABLE_WORTH
+        if not memory.inventory["wood_pickaxe"] and len(tools) < len(WOOD_TOOLS) and "tree" in ways.beside:
+            return  # the wood for both tools first: coming back to a table costs more
+        reach = ways.to_place(PLACE["table"]["where"])
+        if reach and worth:
+            yield Idea(worth, reach.steps + 1 + len(tools), reach, ("place_table",))
+
+    def _place_furnace_or_stone(self, ways: Ways) -> Iterator[Idea]:
         memory = self._memory
-        workshop = ways.to_workshop(("table",))
-        if memory.has(PLACE["table"]["uses"]) and (workshop is None or workshop.steps > P["table_far"]):
-            reach = ways.to_place(PLACE["table"]["where"])
-            worth, tools = self._table_worth(ways)
-            if reach and worth:
-                yield Idea("table", worth, reach.steps + 1 + tools, reach, ("place_table",))
-        if memory.has(PLACE["furnace"]["uses"]) and workshop and not memory.done["place_furnace"]:
+        if memory.has(PLACE["furnace"]["uses"]) and not memory.done["place_furnace"]:
             reach = ways.to_place(PLACE["furnace"]["where"], lambda place: memory.workshop(place, ("table",)))
             if reach:
-                yield Idea("furnace", WORTH["furnace"], reach.steps + 1, reach, ("place_furnace",))
-        if memory.inventory["stone"] and not memory.done["place_stone"]:
+                yield Idea(FURNACE_WORTH, reach.steps + 1, reach, ("place_furnace",))
+        if memory.has(PLACE["stone"]["uses"]) and not memory.done["place_stone"]:
             reach = ways.to_place(PLACE["stone"]["where"])
             if reach:
-                yield Idea("place_stone", WORTH["place_stone"], reach.steps + 1, reach, ("place_stone",))
+                yield Idea(PLACED_STONE_WORTH, reach.steps + 1, reach, ("place_stone",))
 
-    def _table_worth(self, ways: Ways) -> tuple[float, int]:
-        """What a table right here would be worth with the wood that is left, and how many tools it gives."""
-        memory = self._memory
-        first = 0.0 if memory.done["place_table"] else WORTH["table"]
-        wood = memory.inventory["wood"] - PLACE["table"]["uses"]["wood"]
-        tools = [tool for tool in self._affordable(wood) if "furnace" not in MAKE[tool]["nearby"]]
-        if len(tools) > memory.inventory["wood_pickaxe"] == 0 and len(tools) < 2 and "tree" in ways.beside:
-            return 0.0, 0
-        if not tools:
-            return (first and WORTH["table_last"] if "tree" not in ways.beside else 0.0), 0
-        return first + sum(WORTH[tool] for tool in tools), len(tools)
-
-    def _grow(self, ways: Ways) -> Iterator[Idea]:
+    def _plant(self, ways: Ways) -> Iterator[Idea]:
         memory = self._memory
         reach = None if memory.done["place_plant"] else ways.to_place(PLACE["plant"]["where"])
         if reach and memory.inventory["sapling"]:
-            yield Idea("plant", WORTH["plant"], reach.steps + 1, reach, ("place_plant",))
+            yield Idea(PLANT_WORTH, reach.steps + 1, reach, ("place_plant",))
         elif reach and not memory.done["collect_sapling"]:
             tries = 1 / COLLECT["grass"]["probability"]
-            yield Idea("sapling", WORTH["sapling"], reach.steps + tries + 1, reach, ("do",) * P["tries"], look=True)
-
-    # Resting and exploring
+            yield Idea(SAPLING_WORTH, reach.steps + tries + 1, reach, ("do",) * BLIND, look=True)
 
     def _rest(self) -> Iterator[Idea]:
-        """Sleep once as soon as it is possible, since waking up counts; later only when exhausted."""
+        """Sleep as soon as it is possible, since waking up counts; later only when tired. Zombies hit sleepers hard."""
         memory = self._memory
         missing = ITEM_MAX["energy"] - memory.inventory["energy"]
         if missing <= 0 or any(kind in ENEMIES for kind in memory.objects.values()):
             return
         if not memory.done["wake_up"]:
-            yield Idea("sleep", WORTH["sleep"], 12 * missing, None, ("sleep",))
-        elif memory.inventory["energy"] <= 3:
-            yield Idea("sleep", WORTH["need"], 12, None, ("sleep",))
+            yield Idea(SLEEP_WORTH, 12 * missing, None, ("sleep",))
+        elif memory.inventory["energy"] <= TIRED:
+            yield Idea(NEED_WORTH, 12, None, ("sleep",))
 
     def _explore(self, ways: Ways) -> Idea | None:
-        """Towards the place where the most unseen land comes into view for the way there."""
-        memory, best, best_score = self._memory, None, 0.0
+        """Towards the place that brings the most unseen land into view for the way there."""
+        if not ways.frontier:
+            ways.widen(WHOLE_WORLD)
+        best, best_score = None, 0.0
         for place in ways.frontier:
             steps = ways.steps[place]
-            score = memory.new_in_sight(place) / (steps + P["gain"])
+            score = self._memory.new_in_sight(place) / (steps + 3)
             if steps and score > best_score:
                 best, best_score = Reach(steps, place), score
-        return Idea("explore", WORTH["explore"], 1, best, look=True) if best else None
+        return Idea(EXPLORING_RATE, 1, best, look=True) if best else None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from task_app.apps.crafter.data import DATA
-from task_app.apps.crafter.rules import ITEM_MAX, WALKABLE
+from task_app.apps.crafter.rules import ITEM_MAX, MATERIALS, WALKABLE
 from task_app.apps.crafter.view import HALF_HEIGHT, HALF_WIDTH, CrafterView
 
-__all__ = ["COLLECT", "EDGE", "MAKE", "MOVES", "PLACE", "Memory", "Point", "Reach", "Ways", "add", "apart"]
+__all__ = ["COLLECT", "MAKE", "MOVES", "PLACE", "Memory", "Point", "Reach", "Ways", "add", "apart"]
 
 Point = tuple[int, int]
 
@@ -23,19 +24,23 @@ COLLECT: Mapping[str, Any] = DATA["collect"]
 PLACE: Mapping[str, Any] = DATA["place"]
 MAKE: Mapping[str, Any] = DATA["make"]
 
-EDGE = "edge"
-FAR = 1 << 30
-BENCHES = ("table", "furnace")
+_EDGE = "edge"
+_FAR = 1 << 30
+_BENCHES = ("table", "furnace")
 MOVES: Mapping[Point, str] = {(-1, 0): "move_left", (1, 0): "move_right", (0, -1): "move_up", (0, 1): "move_down"}
 _STEPS: Mapping[str, Point] = {name: step for step, name in MOVES.items()}
 _AROUND = tuple((x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0))
 _HEALTH: Mapping[str, int] = {"cow": 3, "zombie": 5, "skeleton": 3}
 _DAMAGE: Mapping[str, int] = {"iron_sword": 5, "stone_sword": 3, "wood_sword": 2}
+_PLANTS = ("plant", "ripe_plant")
 _COW_FOOD = 6
+_ENTRY_STEPS = (1, 2, 4)
+"""To enter a tile by how many actions clear it; water, never walked on, has to be turned to as well."""
 _REST_STEPS = 11  # steps asleep that give one energy; falling asleep takes one more
 
 
 def add(a: Point, b: Point) -> Point:
+    """Where a step or offset `b` leads from `a`."""
     return (a[0] + b[0], a[1] + b[1])
 
 
@@ -56,7 +61,6 @@ class Memory:
         self.inventory: dict[str, int] = {}
         self.done: dict[str, int] = {}
         self.sleeping = False
-        self.daylight = 1.0
         self.rest_left = 0
         self._soon_seen: set[Point] = set()
         self._maybe: list[Point] = [(0, 0)]
@@ -68,22 +72,21 @@ class Memory:
         self.facing = view.facing
         self.inventory = dict(view.inventory)
         self.done = dict(view.achievements)
-        self.daylight = view.daylight
         self.sleeping = view.sleeping and self.inventory["energy"] < ITEM_MAX["energy"]
         self.rest_left = max(self.rest_left, 1) if self.sleeping else 0
         self._soon_seen, self._maybe, self._hits = set(), [self.pos], {}
         for x, y, material in view.tiles():
-            self._set((ox + x, oy + y), material or EDGE)
+            self._set((ox + x, oy + y), material or _EDGE)
         self.objects = {
             place: kind
             for place, kind in self.objects.items()
-            if kind == "plant" and (abs(place[0] - ox) > HALF_WIDTH or abs(place[1] - oy) > HALF_HEIGHT)
+            if kind in _PLANTS and (abs(place[0] - ox) > HALF_WIDTH or abs(place[1] - oy) > HALF_HEIGHT)
         }
         self.objects.update({(ox + seen.x, oy + seen.y): seen.kind for seen in view.objects})
 
     def _set(self, place: Point, material: str) -> None:
         self.tiles[place] = material
-        if material in BENCHES:
+        if material in _BENCHES:
             self.benches[place] = material
         elif place in self.benches:  # an arrow can destroy one
             del self.benches[place]
@@ -115,26 +118,13 @@ class Memory:
         """Whether the inventory holds at least these."""
         return all(self.inventory[name] >= count for name, count in items.items())
 
-    def clearing(self, place: Point) -> tuple[str, ...] | None:
+    def clearing(self, material: str) -> tuple[str, ...] | None:
         """The actions that make a faced tile walkable: none, dig, or bridge; None if it cannot be done."""
-        material = self.tiles.get(place)
-        if material is None or place in self.objects:
-            return None
         if material in WALKABLE:
             return ()
-        if material == "water":
-            bridge = self.inventory["stone"] > 0 and self.can_collect("stone")
-            return ("place_stone", "do") if bridge else None
-        return ("do",) if material in COLLECT and self.can_collect(material) else None
-
-    def entry_costs(self) -> dict[str, int]:
-        """How many actions it takes to enter a tile of each material, for those one can enter now."""
-        costs = dict.fromkeys(sorted(WALKABLE), 1)
-        costs |= {name: 2 for name in COLLECT if name not in costs and self.can_collect(name)}
-        del costs["water"]
-        if self.inventory["stone"] and self.can_collect("stone"):
-            costs["water"] = 4
-        return costs
+        if material == "water":  # not lava: turning towards it would be walking into it
+            return ("place_stone", "do") if self.inventory["stone"] and self.can_collect("stone") else None
+        return ("do",) if self.can_collect(material) else None
 
     def new_in_sight(self, place: Point) -> int:
         """A sample of how much unseen land comes into view at a place (0 to 8)."""
@@ -171,12 +161,14 @@ class Memory:
 
     def _imagine_do(self) -> None:
         kind = self.kind(self.ahead)
+        if kind is None or kind == "grass":
+            return
         if kind in _HEALTH:
             self._imagine_blow(kind)
         elif kind == "ripe_plant":
             self.objects[self.ahead] = "plant"
             self._achieve("eat_plant")
-        elif kind is not None and kind != "grass" and self.can_collect(kind):
+        elif self.can_collect(kind):
             self._set(self.ahead, COLLECT[kind]["leaves"])
             for name, count in COLLECT[kind]["receive"].items():
                 self._receive(name, count)
@@ -196,8 +188,7 @@ class Memory:
         rule = PLACE[name]
         if self.kind(self.ahead) not in rule["where"] or not self.has(rule["uses"]):
             return
-        for item, count in rule["uses"].items():
-            self._receive(item, -count)
+        self._spend(rule["uses"])
         if rule["type"] == "object":
             self.objects[self.ahead] = name
         else:
@@ -207,8 +198,7 @@ class Memory:
     def _imagine_make(self, name: str) -> None:
         rule = MAKE[name]
         if self.has(rule["uses"]) and self.workshop(self.pos, rule["nearby"]):
-            for item, count in rule["uses"].items():
-                self._receive(item, -count)
+            self._spend(rule["uses"])
             self._receive(name, rule["gives"])
             self._achieve(f"make_{name}")
 
@@ -224,11 +214,15 @@ class Memory:
     def workshop(self, place: Point, needed: Collection[str]) -> bool:
         """Whether one can craft here: the benches are near and it is not the world's left or top border."""
         near = {self.benches.get(add(place, step)) for step in _AROUND}
-        at_border = EDGE in (self.tiles.get(add(place, (-1, 0))), self.tiles.get(add(place, (0, -1))))
+        at_border = _EDGE in (self.tiles.get(add(place, (-1, 0))), self.tiles.get(add(place, (0, -1))))
         return near.issuperset(needed) and not at_border
 
     def _receive(self, name: str, count: int) -> None:
         self.inventory[name] = max(0, min(self.inventory[name] + count, ITEM_MAX[name]))
+
+    def _spend(self, items: Mapping[str, int]) -> None:
+        for name, count in items.items():
+            self._receive(name, -count)
 
     def _achieve(self, name: str) -> None:
         self.done[name] = self.done.get(name, 0) + 1
@@ -244,49 +238,54 @@ class Reach:
 
 
 class Ways:
-    """The cheapest ways to every place up to `limit` actions away, digging and bridging included."""
+    """The cheapest ways from where the player stands, digging and bridging included, as far as `widen` looked."""
 
-    def __init__(self, memory: Memory, limit: int) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._costs = memory.entry_costs()
+        clearings = {material: memory.clearing(material) for material in MATERIALS}
+        self._kinds = memory.tiles | memory.objects
+        self._costs = {name: _ENTRY_STEPS[len(how)] for name, how in clearings.items() if how is not None}
         self.steps: dict[Point, int] = {memory.pos: 0}
-        self._from: dict[Point, Point] = {}
         self.order: list[Point] = []
         self.beside: dict[str, Reach] = {}
         self.frontier: list[Point] = []
-        self._spread(limit)
+        self._from: dict[Point, Point] = {}
+        self._layers: list[list[Point]] = [[memory.pos]]
+        self._looked = 0
 
-    def _spread(self, limit: int) -> None:
-        """Visit places nearest first: one list of places for every number of actions."""
-        layers: list[list[Point]] = [[] for _ in range(limit + max(self._costs.values()) + 1)]
-        layers[0].append(self._memory.pos)
-        steps, order, visit = self.steps, self.order, self._visit
-        for distance in range(limit + 1):
-            for place in layers[distance]:
-                if steps[place] == distance:  # else a cheaper way was found meanwhile
-                    order.append(place)
-                    visit(place, distance, layers)
+    def widen(self, limit: int) -> None:
+        """Look at all places up to `limit` actions away, nearest first; `order` lists them so."""
+        self._layers += ([] for _ in range(limit + max(self._costs.values()) + 1 - len(self._layers)))
+        for distance in range(self._looked, limit + 1):
+            for place in self._layers[distance]:
+                if self.steps[place] == distance:  # else a cheaper way was found meanwhile
+                    self.order.append(place)
+                    self._visit(place, distance)
+        self._looked = limit + 1
 
-    def _visit(self, place: Point, distance: int, layers: list[list[Point]]) -> None:
-        """Look at the four neighbours. The hot loop: plain lookups, no calls for open ground."""
-        tiles, objects, costs, steps = self._memory.tiles, self._memory.objects, self._costs, self.steps
+    def _visit(self, place: Point, distance: int) -> None:
+        """Look at the four neighbours. The hot loop: plain look-ups, and no calls for open ground."""
+        kinds, costs, steps = self._kinds, self._costs, self.steps
         x, y = place
+        at_frontier = False
         for target in ((x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1)):
-            material = tiles.get(target)
-            if material is None:
-                if not self.frontier or self.frontier[-1] != place:
-                    self.frontier.append(place)
+            if steps.get(target, _FAR) <= distance:
                 continue
-            kind = objects.get(target)
-            cost = None if kind else costs.get(material)
+            kind = kinds.get(target)
+            if kind is None:
+                at_frontier = True
+                continue
+            cost = costs.get(kind)
             if cost != 1:
-                known = self.beside.get(kind or material)
+                known = self.beside.get(kind)
                 if known is None or known.steps > distance:
-                    self._note(kind or material, place, (target[0] - x, target[1] - y), distance)
-            if cost is not None and distance + cost < steps.get(target, FAR):
+                    self._note(kind, place, (target[0] - x, target[1] - y), distance)
+            if cost and distance + cost < steps.get(target, _FAR):
                 steps[target] = distance + cost
                 self._from[target] = place
-                layers[distance + cost].append(target)
+                self._layers[distance + cost].append(target)
+        if at_frontier:
+            self.frontier.append(place)
 
     def _note(self, kind: str, place: Point, step: Point, distance: int) -> None:
         """Remember from where a thing is reached with the fewest actions, the turn towards it included."""
@@ -301,10 +300,10 @@ class Ways:
         if place == memory.pos:
             return memory.facing == step
         before = (place[0] - step[0], place[1] - step[1])
-        return self.steps.get(before, FAR) + self._costs[memory.tiles[place]] == self.steps[place]
+        return self.steps.get(before, _FAR) + self._costs[memory.tiles[place]] == self.steps[place]
 
     def places(self) -> Iterator[Reach]:
-        """Every reachable place, nearest first, faced as one arrives."""
+        """Every place found so far, nearest first, with the facing one arrives with."""
         for place in self.order:
             before = self._from.get(place)
             facing = (place[0] - before[0], place[1] - before[1]) if before else self._memory.facing
@@ -313,8 +312,7 @@ class Ways:
     def to_place(self, where: Collection[str], here: Callable[[Point], bool] = lambda _: True) -> Reach | None:
         """The nearest place that satisfies `here` and faces one of the things in `where`."""
         for reach in self.places():
-            assert reach.facing is not None
-            if self._memory.kind(add(reach.place, reach.facing)) in where and here(reach.place):
+            if reach.facing and self._kinds.get(add(reach.place, reach.facing)) in where and here(reach.place):
                 return reach
         return None
 
@@ -340,9 +338,9 @@ class Ways:
         route.reverse()
         actions: list[str] = []
         facing = memory.facing
-        for here, there in zip(route, route[1:], strict=False):
+        for here, there in pairwise(route):
             step = (there[0] - here[0], there[1] - here[1])
-            clearing = memory.clearing(there) or ()
+            clearing = memory.clearing(memory.tiles[there]) or ()
             if clearing and facing != step:
                 actions.append(MOVES[step])
             actions += [*clearing, MOVES[step]]

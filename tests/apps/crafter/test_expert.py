@@ -19,7 +19,7 @@ import pytest
 from task_app.apps.crafter import APP
 from task_app.apps.crafter.expert import ExpertAgent
 from task_app.apps.crafter.options import CrafterOptions
-from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, INVENTORY, VITALS
+from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, INVENTORY, VITALS, WALKABLE
 from task_app.apps.crafter.view import CrafterView, SeenObject
 
 STEPS = 100
@@ -65,7 +65,7 @@ def digest(decisions: list[list[str]]) -> str:
 def view_of(rows: str, objects: tuple[SeenObject, ...] = (), **inventory: int) -> CrafterView:
     """A view from 7 words of 9 letters, the player in the middle, facing down."""
     grid = rows.split()
-    assert len(grid) == 7 and all(len(row) == 9 for row in grid)
+    assert [len(row) for row in grid] == [9] * 7
     return CrafterView(
         step=0,
         materials=tuple(MATERIAL[grid[y][x]] for x in range(9) for y in range(7)),
@@ -80,21 +80,21 @@ def view_of(rows: str, objects: tuple[SeenObject, ...] = (), **inventory: int) -
 
 
 def test_plays_well_within_100_steps() -> None:
-    # MEASURED
+    # Measured: 13.13 (13.27 with five actions in every decision, 17.80 at 300 steps).
     scores = [APP.outcome(play(seed, options())[1]) for seed in range(30)]
     assert mean(scores) >= 6
 
 
 def test_plays_well_with_five_actions_in_every_decision() -> None:
-    # MEASURED5
-    scores = [APP.outcome(play(seed, options(5, 5))[1]) for seed in range(30)]
+    # Ten of the thirty seeds for the test's time; all thirty: 13.27.
+    scores = [APP.outcome(play(seed, options(5, 5))[1]) for seed in range(10)]
     assert mean(scores) >= 6
 
 
 @pytest.mark.parametrize(("least", "most"), [(1, 5), (5, 5), (3, 3), (1, 1), (1, 50), (50, 50)])
 def test_decisions_are_legal(least: int, most: int) -> None:
     for seed in range(3):
-        decisions, _ = play(seed, options(least, most))
+        decisions, _ = play(seed, options(least, most), steps=60)
         assert all(least <= len(actions) <= most for actions in decisions)
         assert {action for actions in decisions for action in actions} <= set(ACTIONS)
         assert all(isinstance(actions, list) for actions in decisions)
@@ -150,7 +150,8 @@ def test_acts_at_the_edge_of_the_world(border: str, least: int, most: int) -> No
     agent = ExpertAgent(options(least, most), 0)
     for _ in range(4):
         actions = agent.act(view)
-        assert least <= len(actions) <= most and set(actions) <= set(ACTIONS)
+        assert least <= len(actions) <= most
+        assert set(actions) <= set(ACTIONS)
 
 
 def test_does_not_craft_on_the_left_or_top_border() -> None:
@@ -160,27 +161,25 @@ def test_does_not_craft_on_the_left_or_top_border() -> None:
     top = "######### " * 3 + "ggggggggg ggggTgggg " + "ggggggggg " * 2
     for rows in (left, top):
         actions = ExpertAgent(options(), 0).act(view_of(rows, wood=1))
-        assert actions[0] in MOVES and "make_wood_pickaxe" in actions
+        assert actions[0] in MOVES
+        assert "make_wood_pickaxe" in actions
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_never_walks_into_lava_whichever_moves_are_blocked(seed: int) -> None:
     chance = random.Random(seed)
-    letters = [chance.choice("gggggggggllllltswn") for _ in range(63)]
-    letters[31] = "g"
+    letters = chance.choices("gggggggggllllltswn", k=63)
+    letters[31] = "g"  # the player's own place
     view = view_of(" ".join("".join(letters[row * 9 : row * 9 + 9]) for row in range(7)))
     actions = ExpertAgent(options(5, 5), seed).act(view)
     for blocked in itertools.product((False, True), repeat=len(actions)):
-        x, y, facing = 0, 0, view.facing
-        cut: set[tuple[int, int]] = set()
+        lands = {(x, y): material for x, y, material in view.tiles()}
+        place, facing = (0, 0), view.facing
         for action, stopped in zip(actions, blocked, strict=True):
+            facing = MOVES.get(action, facing)
+            ahead = (place[0] + facing[0], place[1] + facing[1])
             if action in MOVES:
-                facing = MOVES[action]
-                target = (x + facing[0], y + facing[1])
-                inside = abs(target[0]) <= 4 and abs(target[1]) <= 3
-                assert inside and view.material(*target) != "lava"
-                if not stopped and (view.material(*target) in ("grass", "sand", "path") or target in cut):
-                    x, y = target
-            elif action == "do" and abs(x + facing[0]) <= 4 and abs(y + facing[1]) <= 3:
-                if view.material(x + facing[0], y + facing[1]) == "tree":
-                    cut.add((x + facing[0], y + facing[1]))
+                assert lands.get(ahead, "lava") != "lava"
+                place = ahead if lands[ahead] in WALKABLE and not stopped else place
+            elif action == "do" and lands.get(ahead) == "tree":
+                lands[ahead] = "grass"
