@@ -11,14 +11,24 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from task_app.core.grammar import Grammar
 from task_app.core.types import AssistantMessage, ParseFailure, PastDecision, StepResult, TaskRef
 
-__all__ = ["Agent", "AgentFactory", "Environment", "Snapshot", "TaskApp", "TaskOptions", "TaskSpec", "TurnContext"]
+__all__ = [
+    "Agent",
+    "AgentFactory",
+    "Environment",
+    "PlanningAgent",
+    "Snapshot",
+    "TaskApp",
+    "TaskOptions",
+    "TaskSpec",
+    "TurnContext",
+]
 
 
 class TaskOptions(BaseModel):
@@ -63,7 +73,19 @@ class Agent(Protocol):
         ...
 
 
-AgentFactory = Callable[[int], Agent]
+@runtime_checkable
+class PlanningAgent(Protocol):
+    """A scripted teacher that searches on snapshots of the running world, which it must not move.
+
+    It may choose by what the world hides; what it says is only the actions.
+    """
+
+    def plan(self, env: Environment) -> Sequence[str]:
+        """The actions of the next decision, within the options' action limits."""
+        ...
+
+
+AgentFactory = Callable[[int], Agent | PlanningAgent]
 """Makes the agent of one episode from a seed for its own randomness."""
 
 

@@ -196,7 +196,8 @@ class DecisionRequest:
     `noise_key` names the sampling noise: (seed, update, group, member, turn) as text, so that a
     resumed or retried decision draws the same numbers whatever else is in the batch.
     `observation` is the app's structured view (scripted policies read it; models read `messages`).
-    `time_left_s` is what remains of the episode's time limit, None without one.
+    `time_left_s` is what remains of the episode's time limit, None without one. `environment` is the
+    running world, for scripted teachers that search on snapshots of it; no model ever sees it.
     """
 
     episode_id: str
@@ -209,6 +210,7 @@ class DecisionRequest:
     tools: tuple[dict[str, Any], ...]
     observation: Any
     time_left_s: float | None = None
+    environment: Any = None
 
 
 @dataclass(frozen=True, slots=True)

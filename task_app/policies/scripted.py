@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 
-from task_app.core.task import Agent, AgentFactory, TaskApp
+from task_app.core.task import Agent, AgentFactory, PlanningAgent, TaskApp
 from task_app.core.types import Completion, DecisionRequest
 
 __all__ = ["ScriptedPolicy"]
@@ -22,10 +22,10 @@ class ScriptedPolicy:
         self.version = f"{app.name}-{app.version}"
         self._app = app
         self._factory = factory
-        self._agents: dict[str, Agent] = {}
+        self._agents: dict[str, Agent | PlanningAgent] = {}
 
     def decide(self, requests: Sequence[DecisionRequest]) -> list[Completion]:
-        """One completion per request; the episode's agent sees its structured observation."""
+        """One completion per request; the episode's agent sees its observation, a planning one its world."""
         return [self._decide(request) for request in requests]
 
     def end_episode(self, episode_id: str) -> None:
@@ -38,7 +38,11 @@ class ScriptedPolicy:
         if agent is None:
             episode_key = request.noise_key.rsplit("/", 1)[0]
             agent = self._agents[request.episode_id] = self._factory(_seed(episode_key))
-        message = self._app.say(agent.act(request.observation))
+        if isinstance(agent, PlanningAgent):
+            actions = agent.plan(request.environment)
+        else:
+            actions = agent.act(request.observation)
+        message = self._app.say(actions)
         return Completion(
             message=message,
             completion_id=f"{self.name}-{request.noise_key}",

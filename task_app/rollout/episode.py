@@ -134,6 +134,7 @@ class EpisodeRun:
             messages=self._messages,
             tools=self._tools,
             observation=self._observation,
+            environment=self._env,
             time_left_s=None if self._deadline is None else max(0.0, self._deadline - time.monotonic()),
         )
 

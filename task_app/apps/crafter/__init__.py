@@ -7,7 +7,8 @@ engine/     the world: the package's rules, reproducible and fast
 view.py     what a player sees: the 9×7 map and the status bar
 text.py     the view as words
 tool.py     `interact_many`: schema, prompt, parsing, grammar
-scripted.py random player; expert.py  player that knows the rules
+scripted.py random player; expert.py  player that knows the rules; planner.py  teacher that searches
+render.py   pictures of a state, apart from the game
 app.py      all of it as one `TaskApp`
 """
 

@@ -9,6 +9,7 @@ from task_app.apps.crafter import rules, text, tool
 from task_app.apps.crafter.engine import CrafterEnv
 from task_app.apps.crafter.expert import ExpertAgent
 from task_app.apps.crafter.options import CrafterOptions
+from task_app.apps.crafter.planner import Planner
 from task_app.apps.crafter.scripted import RandomAgent
 from task_app.apps.crafter.view import CrafterView
 from task_app.core.grammar import Grammar
@@ -77,6 +78,7 @@ class CrafterApp(TaskApp[CrafterOptions]):
         return {
             "random": lambda seed: RandomAgent(options, seed),
             "expert": lambda seed: ExpertAgent(options, seed),
+            "planner": lambda seed: Planner(options, seed),
         }
 
     def seed_info(self, seed: int, options: CrafterOptions) -> dict[str, Any]:

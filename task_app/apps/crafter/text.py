@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 
 from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, INVENTORY, MATERIALS, VITALS
-from task_app.apps.crafter.view import CrafterView
+from task_app.apps.crafter.view import OFFSETS, CrafterView
 from task_app.core.task import TurnContext
 from task_app.core.types import ParseFailure, PastDecision
 
@@ -35,6 +36,12 @@ _CREATURES = ("cow", "zombie", "skeleton", "arrow", "plant", "ripe_plant")
 _GROUND = ("grass", "sand", "path")
 _SIDES: Mapping[str, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 _BRIGHT, _DIM = 0.6, 0.3
+
+_Place = tuple[int, int, int]
+"""How far away, x, y."""
+_PLACES: tuple[_Place, ...] = tuple(sorted((abs(x) + abs(y), x, y) for x, y in OFFSETS if (x, y) != (0, 0)))
+_INDEXES: tuple[int, ...] = tuple(OFFSETS.index(place[1:]) for place in _PLACES)
+"""The tiles of a view and where they stand in `CrafterView.materials`, nearest first."""
 _LABELS = (  # noqa: SIM905 - one sentence is easier to read than thirty items
     "decisions left vitals sky bright dim dark awake asleep facing around near have done last moved "
     "nothing none unreadable edge right up down here -> … health food drink energy"
@@ -82,21 +89,23 @@ def _side(direction: tuple[int, int]) -> str:
 
 def _near(view: CrafterView) -> str:
     """The nearest of each kind as `tree right 2 up 1`; bare ground only when none is adjacent."""
-    nearest: dict[str, tuple[int, int, int]] = {}
-    seen = [(thing.kind, thing.x, thing.y) for thing in view.objects]
-    seen += [(material, x, y) for x, y, material in view.tiles() if material and (x, y) != (0, 0)]
-    for kind, x, y in seen:
-        place = (abs(x) + abs(y), x, y)
-        if kind not in nearest or place < nearest[kind]:
-            nearest[kind] = place
+    nearest: dict[str, _Place] = {}
+    for material, place in zip(map(view.materials.__getitem__, _INDEXES), _PLACES, strict=True):
+        if material not in nearest and material is not None:
+            nearest[material] = place
+    for thing in view.objects:
+        place = (abs(thing.x) + abs(thing.y), thing.x, thing.y)
+        if thing.kind not in nearest or place < nearest[thing.kind]:
+            nearest[thing.kind] = place
     listed = [
-        (distance, f"{kind} {_where(x, y)}")
-        for kind, (distance, x, y) in nearest.items()
-        if kind not in _GROUND or distance > 1
+        (place[0], f"{kind} {_where(place[1], place[2])}")
+        for kind, place in nearest.items()
+        if place[0] > 1 or kind not in _GROUND
     ]
-    return ", ".join(words for _, words in sorted(listed)) or "nothing"
+    return ", ".join([words for _, words in sorted(listed)]) or "nothing"
 
 
+@cache
 def _where(x: int, y: int) -> str:
     parts = [f"{'right' if x > 0 else 'left'} {abs(x)}"] if x else []
     parts += [f"{'down' if y > 0 else 'up'} {abs(y)}"] if y else []

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 
 from task_app.apps.crafter.rules import VIEW
 
-__all__ = ["CrafterView", "SeenObject"]
+__all__ = ["OFFSETS", "CrafterView", "SeenObject"]
 
 HALF_WIDTH, HALF_HEIGHT = VIEW[0] // 2, VIEW[1] // 2
+
+OFFSETS: tuple[tuple[int, int], ...] = tuple(
+    (x, y) for x in range(-HALF_WIDTH, HALF_WIDTH + 1) for y in range(-HALF_HEIGHT, HALF_HEIGHT + 1)
+)
+"""Where each of `CrafterView.materials` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,10 @@ class CrafterView:
 
     def object_at(self, x: int, y: int) -> str | None:
         """The kind of object at (x, y), or None."""
-        return next((seen.kind for seen in self.objects if (seen.x, seen.y) == (x, y)), None)
+        for seen in self.objects:
+            if seen.x == x and seen.y == y:
+                return seen.kind
+        return None
 
     def thing(self, x: int, y: int) -> str:
         """What one would say is at (x, y): the object there, else the material, else `edge`."""
@@ -59,6 +67,5 @@ class CrafterView:
 
     def tiles(self) -> Iterator[tuple[int, int, str | None]]:
         """Every tile as (x, y, material), column by column."""
-        for index, material in enumerate(self.materials):
-            column, row = divmod(index, VIEW[1])
-            yield column - HALF_WIDTH, row - HALF_HEIGHT, material
+        for (x, y), material in zip(OFFSETS, self.materials, strict=True):
+            yield x, y, material
