@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,11 @@ TARGET = {"rollouts_per_s": 10.0, "server_cpu_ms_per_decision": 10.0}
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run of the load. Times are wall-clock seconds except for CPU, which is the server process's own."""
+    """One run of the load. Times are wall-clock seconds except for CPU, which is the server process's own.
+
+    environment_share  seconds spent making and stepping worlds over the server's CPU seconds (wall over
+                       CPU, so with several clients an upper bound)
+    """
 
     clients: int
     rollouts: int
@@ -57,6 +61,7 @@ class Measurement:
     seconds: float
     rollouts_per_s: float
     server_cpu_ms_per_decision: float
+    environment_share: float
     response_bytes: float
     database_bytes_per_decision: float
     traces_kept: int
@@ -125,7 +130,7 @@ def measure(setup: Setup, clients: int, seeds: Sequence[int], per_seed: int = RO
         ThreadPoolExecutor(clients) as pool,
     ):
         answers = list(pool.map(lambda body: http.post("/rollout", json=body).raise_for_status(), bodies))
-    seconds = time.perf_counter() - start
+    seconds, cpu_s = time.perf_counter() - start, cpu_seconds(pid) - cpu_before
     decisions = DECISIONS * len(bodies)
     return Measurement(
         clients=clients,
@@ -133,20 +138,27 @@ def measure(setup: Setup, clients: int, seeds: Sequence[int], per_seed: int = RO
         rollouts_per_seed=per_seed,
         seconds=round(seconds, 3),
         rollouts_per_s=round(len(bodies) / seconds, 2),
-        server_cpu_ms_per_decision=round(1000 * (cpu_seconds(pid) - cpu_before) / decisions, 2),
+        server_cpu_ms_per_decision=round(1000 * cpu_s / decisions, 2),
+        environment_share=round(environment_seconds(db, run_id) / cpu_s, 3),
         response_bytes=round(sum(len(answer.content) for answer in answers) / len(answers)),
         database_bytes_per_decision=round((database_bytes(db) - bytes_before) / decisions),
         traces_kept=traces_kept(db, run_id, [answer.json() for answer in answers]),
     )
 
 
+def environment_seconds(db: Path, run_id: str) -> float:
+    """Seconds the run's episodes spent making worlds and stepping them, by their own clocks."""
+    sql = """SELECT sum(details ->> 'reset_s') + sum(details ->> 'env_s') FROM episodes WHERE run_id = ?"""
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
+        return connection.execute(sql, (run_id,)).fetchone()[0]
+
+
 def traces_kept(db: Path, run_id: str, answers: Sequence[dict[str, Any]]) -> int:
     """How many answers hold a trace whose episode is in the database with all of its decisions."""
-    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+    with closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as connection:
         sql = """SELECT episode_id FROM episodes JOIN decisions ON decisions.episode = episodes.id
                  WHERE run_id = ? GROUP BY episode_id HAVING count(*) = ?"""
         stored = {row[0] for row in connection.execute(sql, (run_id, DECISIONS))}
-    connection.close()
     return len(stored & {answer["trace"]["session_id"] for answer in answers if answer["trace"]})
 
 

@@ -7,17 +7,21 @@ A run has an id, its resolved config is recorded, and each episode is stored as 
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from task_app import __version__
 from task_app.analyze.stats import Mean, mean_interval
+from task_app.apps import find_apps
 from task_app.collect import BatchMetrics, collect_rows, measure
 from task_app.config import Config
 from task_app.core.errors import ConfigError, StoreError
@@ -32,6 +36,7 @@ __all__ = [
     "Score",
     "collect_database",
     "evaluate_beside_random",
+    "installation",
     "new_run_id",
     "play_config",
     "play_hosted",
@@ -125,6 +130,15 @@ def _policy_body(config: Config) -> dict[str, Any]:
         return {"policy_name": policy.name}
     settings = policy.model_dump(include={"model", "inference_url", "temperature", "top_p", "max_tokens"})
     return {"policy_name": policy.name, "config": {key: value for key, value in settings.items() if value != ""}}
+
+
+def installation() -> dict[str, str]:
+    """What is installed here: versions, each task app's own facts, and the optional parts."""
+    extras = {"train": "torch", "modal": "modal", "viewer": "datasette"}
+    facts = {"crafter-task-app": __version__, "python": platform.python_version()}
+    for found in find_apps().values():
+        facts |= found.app.installation()
+    return facts | {f"extra {name}": "yes" if find_spec(module) else "no" for name, module in extras.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Nothing but Typer is imported until a command runs, so that `--help` answers at 
 
     common.py    options and overrides every command shares, the error boundary
     output.py    tables and progress bars
-    serving.py   list, serve
+    serving.py   list, info, serve
     rollouts.py  rollout, eval, collect
     traces.py    traces show
     training.py  train, demo

@@ -15,6 +15,7 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command("list")(list_apps)
+    app.command("info")(info)
     app.command("serve", context_settings=CONTEXT)(serve)
 
 
@@ -34,6 +35,18 @@ def list_apps(as_json: Json = False) -> None:
         return
     rows = [(f.app.name, ", ".join(f.app.aliases), f.app.version, f.source, f.app.description) for f in found]
     print_table("", ("name", "aliases", "version", "from", "what it is"), rows)
+
+
+def info(as_json: Json = False) -> None:
+    """Say which version this is, which Crafter engine plays and why, and which extras are installed."""
+    from task_app.cli.output import print_json, print_table
+    from task_app.runs import installation
+
+    facts = installation()
+    if as_json:
+        print_json(facts)
+    else:
+        print_table("", ("", ""), facts.items())
 
 
 def serve(

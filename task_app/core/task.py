@@ -157,6 +157,10 @@ class TaskApp(ABC, Generic[OptionsT]):
     def baselines(self, options: OptionsT) -> Mapping[str, AgentFactory]:
         """Scripted players by name; `random` is always among them."""
 
+    def installation(self) -> dict[str, str]:
+        """How this app runs on this machine (which engine, and why), for `task-app info`."""
+        return {}
+
     def seed_info(self, seed: int, options: OptionsT) -> dict[str, Any]:
         """Facts of one seed's world, for `/task_info`; made of the world itself, never a constant."""
         return {}

@@ -29,7 +29,7 @@ def database(tmp_path_factory) -> Path:
 def test_help_names_every_command_and_needs_no_config_model():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("list", "serve", "rollout", "eval", "collect", "traces", "train", "demo"):
+    for command in ("list", "info", "serve", "rollout", "eval", "collect", "traces", "train", "demo"):
         assert command in done.stdout
     program = "import sys; from task_app.cli import app; print('pydantic' in sys.modules, 'numpy' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -39,6 +39,12 @@ def test_help_names_every_command_and_needs_no_config_model():
 def test_list_knows_crafter_and_its_alias():
     (crafter,) = json.loads(run("list", "--json").stdout)
     assert (crafter["name"], crafter["aliases"], crafter["source"]) == ("crafter", ["grpo-crafter"], "built-in")
+
+
+def test_info_says_which_engine_plays(monkeypatch):
+    monkeypatch.setenv("TASK_APP_ENGINE", "reference")
+    assert json.loads(run("info", "--json").stdout)["crafter engine"].startswith("reference (TASK_APP_ENGINE")
+    assert "crafter engine" in run("info").stdout
 
 
 def test_rollout_prints_a_row_per_episode_and_stores_it(database):

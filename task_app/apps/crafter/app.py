@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from task_app.apps.crafter import rules, text, tool
-from task_app.apps.crafter.engine import CrafterEnv
+from task_app.apps.crafter.engine import CrafterEnv, which_engine
 from task_app.apps.crafter.expert import ExpertAgent
 from task_app.apps.crafter.options import CrafterOptions
 from task_app.apps.crafter.planner import Planner
@@ -80,6 +80,10 @@ class CrafterApp(TaskApp[CrafterOptions]):
             "expert": lambda seed: ExpertAgent(options, seed),
             "planner": lambda seed: Planner(options, seed),
         }
+
+    def installation(self) -> dict[str, str]:
+        name, why = which_engine()
+        return {"crafter engine": f"{name} ({why})"}
 
     def seed_info(self, seed: int, options: CrafterOptions) -> dict[str, Any]:
         env = CrafterEnv(max_steps=options.max_steps, night_draws=options.night_draws)
