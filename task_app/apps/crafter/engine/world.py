@@ -140,7 +140,9 @@ class World:
         counts = np.bincount((_CHUNK_AT * kinds + tiles).ravel(), minlength=CHUNKS * CHUNKS * kinds)
         for chunk, row in zip(self.chunks, counts.reshape(-1, kinds).tolist(), strict=True):
             chunk.materials = row
-        self.materials = bytearray(np.pad(tiles, MARGIN).tobytes())
+        framed = np.zeros((STRIDE, STRIDE), np.uint8)
+        framed[MARGIN:-MARGIN, MARGIN:-MARGIN] = tiles
+        self.materials = bytearray(framed)
 
     def add(self, thing: Thing) -> None:
         """Put a new thing on its tile, which must be empty, last in the order of all and of its chunk."""
