@@ -1,7 +1,7 @@
 """Full state, reward, death, events and random numbers equal the ordered package's after every step.
 
-Run by default: a few seeds. With `-m long`: 60 seeds × 500 random steps, and 60 × 1,000 with items granted so
-that every rule fires. Either compares after every step.
+Run by default: a few seeds. With `-m long`: 60 seeds × 500 random steps, 60 × 1,000 with items granted so that
+every rule fires, and 40 expert episodes of 300 steps. Each compares after every step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from task_app.apps.crafter.engine import CrafterEnv
 from task_app.apps.crafter.engine.protocol import Engine, decode_state, encode_state
 from task_app.apps.crafter.engine.rules import ACHIEVEMENTS, ACTIONS
+from task_app.apps.crafter.expert import ExpertAgent
+from task_app.apps.crafter.options import CrafterOptions
 from tests.apps.crafter.engine.oracle import OrderedPackage, first_state
 from tests.apps.crafter.engine.scenes import at_step, both, meddle, random_actions
 
@@ -60,6 +63,35 @@ def play_granted(make: Callable[..., Engine], seed: int, steps: int) -> set[int]
         engine.load(state)
         package.load(state)
     return occurred
+
+
+def expert_actions(seed: int, steps: int) -> list[int]:
+    """What the expert does in a world until it dies, at most `steps` actions."""
+    options = CrafterOptions()
+    env, agent, actions = CrafterEnv(), ExpertAgent(options, seed), []
+    view = env.reset(seed)
+    while len(actions) < steps:
+        for name in agent.act(view):
+            actions.append(ACTIONS.index(name))
+            result = env.step(name)
+            view = result.observation
+            if result.terminated:
+                return actions
+    return actions[:steps]
+
+
+def play_expertly(make: Callable[..., Engine], seed: int, steps: int) -> set[int]:
+    """An expert's episode beside the package; the achievements that occurred."""
+    engine, package = make(), OrderedPackage()
+    engine.reset(seed)
+    package.reset_to(seed)
+    outcomes = both(engine, package, expert_actions(seed, steps))
+    return set[int]().union(*(events for _, _, events in outcomes))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_expert_play(make: Callable[..., Engine], seed: int) -> None:
+    assert len(play_expertly(make, seed, 200)) > 10
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -108,6 +140,12 @@ def test_long_random_play(make: Callable[..., Engine], seed: int) -> None:
 @pytest.mark.parametrize("seed", range(200, 260))
 def test_long_play_with_everything_granted(make: Callable[..., Engine], seed: int) -> None:
     assert len(play_granted(make, seed, 1_000)) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(40))
+def test_long_expert_play(make: Callable[..., Engine], seed: int) -> None:
+    assert len(play_expertly(make, seed, 300)) > 10
 
 
 PLAY_AND_HASH = """
