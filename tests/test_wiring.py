@@ -88,8 +88,8 @@ class TestPolicies:
         with pytest.raises(ConfigError, match="unknown policy 'randon'; did you mean 'random'") as caught:
             policy(name="randon")
         assert caught.value.field == "policy.name"
-        assert caught.value.public == "policies: chat, embedded, expert, random, replay"
-        assert policy_names(SPEC.app) == ["chat", "embedded", "expert", "random", "replay"]
+        assert caught.value.public == "policies: chat, embedded, expert, planner, random, replay"
+        assert policy_names(SPEC.app) == ["chat", "embedded", "expert", "planner", "random", "replay"]
 
     @pytest.mark.parametrize("missing", ["model", "inference_url"])
     @pytest.mark.parametrize("name", ["chat", "crafter-react"])

@@ -56,7 +56,7 @@ async def test_info_names_the_task_and_how_it_is_played(hosted):
     assert info["task"]["name"] == "crafter"
     assert info["options"]["max_actions_per_decision"] == 3
     assert info["tools"][0]["function"]["parameters"]["properties"]["actions"]["maxItems"] == 3
-    assert info["policies"] == ["chat", "expert", "random"]
+    assert info["policies"] == ["chat", "expert", "planner", "random"]
     assert info["step_rewards"] == {
         "mode": "decision_stepwise",
         "kind": "unique",

@@ -140,10 +140,10 @@ def test_kill_9_loses_only_the_episode_in_flight(start, endpoint, body_of, chat)
 def test_a_signal_ends_it_soon_and_running_episodes_are_kept_as_aborted(start, endpoint, body_of, chat, sent, code):
     app = start()
     endpoint.otherwise = endpoint.hang
-    slow = body_of(policy={"policy_name": "random", "config": {"max_llm_calls": 1000}}, env__seed=3)
+    slow = body_of(policy={"policy_name": "planner", "config": {"max_llm_calls": 1000}}, env__seed=3)
     with ThreadPoolExecutor(2) as pool:
-        hanging = pool.submit(app.http.post, "/rollout", json=body_of(**chat))
         playing = pool.submit(app.http.post, "/rollout", json=slow)
+        hanging = pool.submit(app.http.post, "/rollout", json=body_of(**chat))
         wait_for(lambda: len(endpoint.received) == 1)
         begun = time.monotonic()
         app.process.send_signal(sent)
