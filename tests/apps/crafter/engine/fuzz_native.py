@@ -20,16 +20,13 @@ NAME = "task_app.apps.crafter.engine._native"
 
 
 def take_extension(path: str) -> None:
-    """Let `engine.native` find this file's extension."""
+    """Let `engine.native` find this file's extension; called before anything of the engine is imported."""
+    assert NAME.rpartition(".")[0] not in sys.modules
     spec = importlib.util.spec_from_file_location(NAME, path)
     assert spec is not None
     assert spec.loader is not None
-    import task_app.apps.crafter.engine as package
-
-    sys.modules[NAME] = package._native = importlib.util.module_from_spec(spec)  # type: ignore[attr-defined]
+    sys.modules[NAME] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[NAME])
-    for name in ("native", "env"):
-        sys.modules.pop(f"task_app.apps.crafter.engine.{name}", None)
 
 
 def corrupted(payload: bytes, draw: random.Random) -> bytes:
@@ -90,7 +87,8 @@ def main(path: str, rounds: int) -> None:
     from task_app.apps.crafter.engine import native, protocol
     from task_app.core.errors import EnvError
 
-    assert sys.modules[NAME].__file__ == path
+    assert native._extension is sys.modules[NAME]
+    assert native._extension.__file__ == path
     assert not native.available(), native.available()
     native.seal = protocol.seal  # type: ignore[attr-defined]
     draw, engine, taken = random.Random(0), native.NativeEngine(), {"snapshot": 0, "state": 0}
