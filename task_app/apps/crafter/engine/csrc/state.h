@@ -123,7 +123,7 @@ static Fault read_objects(Reader *from, World *w) {
     for (int n = 0; n < count; n++) {
         int32_t f[OBJECT_WORDS];
         get_bytes(from, f, sizeof f);
-        if (!between(f[0] + PLAYER, COW, PLANT)) return "unknown kind of object";
+        if (!between(f[0], COW - PLAYER, PLANT - PLAYER)) return "unknown kind of object";
         if (!inside(f[1], f[2]) || w->at[tile(f[1], f[2])]) return "object outside the world or on another";
         if (!between(f[3], 0, 255) || !between(f[5], -1, 1) || !between(f[6], -1, 1)) return "object out of range";
         Object *o = &w->objects[++w->n_slots];
