@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from task_app.core.types import Episode, StepRewardFlags
 from task_app.core.wire import episode_bytes
 from task_app.policies import ScriptedPolicy
 from task_app.rollout import EpisodePlan, Limits, plan_groups, play
+from tests.policies.stub_endpoint import StubEndpoint
 
 # Loaded by path: `tests` is no package, and some distributions install one of that name.
 _spec = importlib.util.spec_from_file_location("toy_app", Path(__file__).with_name("toy_app.py"))
@@ -39,6 +40,13 @@ def crafter_spec(**options: Any) -> TaskSpec:
 
 def scripted(spec: TaskSpec, name: str = "random") -> ScriptedPolicy:
     return ScriptedPolicy(spec.app, name, spec.app.baselines(spec.options)[name])
+
+
+@pytest.fixture
+def endpoint() -> Iterator[StubEndpoint]:
+    """A stub model endpoint on a port of this machine, closed afterwards."""
+    with StubEndpoint() as running:
+        yield running
 
 
 @pytest.fixture

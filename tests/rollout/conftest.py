@@ -1,12 +1,10 @@
-"""A model endpoint to talk to, and the hosted task app on a real port."""
+"""The hosted task app on a real port."""
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,20 +14,6 @@ from task_app.config import load_config
 from task_app.http.ports import listen
 from task_app.server import create_app
 from task_app.server.serve import address_of
-
-# Loaded by path: `tests` is no package, and some distributions install one of that name.
-_spec = importlib.util.spec_from_file_location("stub_endpoint", Path(__file__).parents[1] / "policies/stub_endpoint.py")
-assert _spec is not None
-assert _spec.loader is not None
-stub_endpoint = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(stub_endpoint)
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Any]:
-    """A stub endpoint on a port of this machine, closed afterwards."""
-    with stub_endpoint.StubEndpoint() as running:
-        yield running
 
 
 @pytest.fixture

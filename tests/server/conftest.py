@@ -1,9 +1,8 @@
-"""A model endpoint to talk to, and the app inside its lifespan."""
+"""The app inside its lifespan."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,20 +16,6 @@ from task_app.config import load_config
 from task_app.core.types import Episode
 from task_app.server import create_app
 from task_app.store import TraceStore
-
-# Loaded by path: `tests` is no package, and some distributions install one of that name.
-_spec = importlib.util.spec_from_file_location("stub_endpoint", Path(__file__).parents[1] / "policies/stub_endpoint.py")
-assert _spec is not None
-assert _spec.loader is not None
-stub_endpoint = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(stub_endpoint)
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Any]:
-    """A stub endpoint on a port of this machine, closed afterwards."""
-    with stub_endpoint.StubEndpoint() as running:
-        yield running
 
 
 @pytest.fixture
