@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,14 +19,8 @@ from task_app.core.types import Episode, StepRewardFlags
 from task_app.core.wire import episode_bytes
 from task_app.policies import ScriptedPolicy
 from task_app.rollout import EpisodePlan, Limits, plan_groups, play
+from tests import toy_app as toy_app_module
 from tests.policies.stub_endpoint import StubEndpoint
-
-# Loaded by path: `tests` is no package, and some distributions install one of that name.
-_spec = importlib.util.spec_from_file_location("toy_app", Path(__file__).with_name("toy_app.py"))
-assert _spec is not None
-assert _spec.loader is not None
-toy_app_module = sys.modules["toy_app"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(toy_app_module)
 
 PlayScripted = Callable[..., list[Episode]]
 HASH_SEEDS = ("1", "2")
