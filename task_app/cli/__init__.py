@@ -6,7 +6,7 @@ Nothing but Typer is imported until a command runs, so that `--help` answers at 
     output.py    tables and progress bars
     serving.py   list, info, serve
     rollouts.py  rollout, eval, collect
-    traces.py    traces show
+    traces/      traces show, …
     training.py  train, demo
 """
 

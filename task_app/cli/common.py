@@ -14,12 +14,14 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from task_app.config import Config
 
-__all__ = ["CONTEXT", "CommandGroup", "ConfigFile", "Json", "config_from", "run_guarded"]
+__all__ = ["CONTEXT", "DEFAULT_DB", "CommandGroup", "ConfigFile", "Db", "Json", "config_from", "run_guarded"]
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Lets a command take `--section.key=value` overrides; anything else left over is refused by name."""
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; without one, defaults.")]
+DEFAULT_DB = Path("traces/task_app.db")
+Db = Annotated[Path, typer.Option("--db", help="Trace database.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "Agent",
     "AgentFactory",
     "Environment",
+    "Picture",
     "PlanningAgent",
     "Snapshot",
     "TaskApp",
@@ -43,6 +44,14 @@ class Snapshot:
 
     engine: str
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a person would see of a world at one moment, as a file a browser shows (image/png, image/svg+xml)."""
+
+    media_type: str
+    data: bytes
 
 
 class Environment(Protocol):
@@ -164,6 +173,10 @@ class TaskApp(ABC, Generic[OptionsT]):
     def seed_info(self, seed: int, options: OptionsT) -> dict[str, Any]:
         """Facts of one seed's world, for `/task_info`; made of the world itself, never a constant."""
         return {}
+
+    def picture(self, env: Environment) -> Picture | None:
+        """The world as a person would see it now, or None where there is nothing to draw. Does not move it."""
+        return None
 
     def grammar(self, options: OptionsT) -> Grammar | None:
         """The legal answers as words, or None where answers are free text."""

@@ -3,6 +3,7 @@
     schema.py    tables and migrations
     database.py  opening a file and refusing a wrong one
     writer.py    one episode in one transaction
+    totals.py    what an episode adds up to, stored in its row
     reader.py    rows back into the same `Episode` that was written
     traces.py    `TraceStore`, the one object other layers use
 

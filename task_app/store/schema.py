@@ -3,6 +3,10 @@
 One column per number, so that every aggregate is plain SQL. Long texts are stored once: `messages` by
 content hash, `tool_sets` alike, `token_prefixes` for the prompt tokens a whole run shares.
 Token ids are int32, log-probabilities float32, masks uint8, all little-endian.
+
+Views are the names others query by: `episode_summaries` (an episode's row with its return under the flags
+it was played with) and `event_rewards` (`unique_achievement_delta`, `achievement_delta`, `sparse`, and one
+marker of 1.0 per unlock, under the event's name).
 """
 
 from __future__ import annotations
@@ -132,3 +136,84 @@ def _first(db: Database) -> None:
     for statement in _FIRST:
         db.execute(statement)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+_TOTALS = (
+    "model TEXT NOT NULL DEFAULT ''",
+    "decision_count INTEGER NOT NULL DEFAULT 0",
+    "step_count INTEGER NOT NULL DEFAULT 0",
+    "parse_failures INTEGER NOT NULL DEFAULT 0",
+    "environment_return REAL NOT NULL DEFAULT 0",
+    "ach_delta INTEGER NOT NULL DEFAULT 0",
+    "unique_delta INTEGER NOT NULL DEFAULT 0",
+    "unique_decisions INTEGER NOT NULL DEFAULT 0",
+    "unique_index_sum INTEGER NOT NULL DEFAULT 0",
+    "prompt_tokens INTEGER",
+    "completion_tokens INTEGER",
+    "latency_s REAL NOT NULL DEFAULT 0",
+)
+
+_FILL_TOTALS = """
+WITH d AS (
+    SELECT episode, count(*) AS decisions, count(failure_reason) AS failures, sum(prompt_tokens) AS prompt,
+           sum(completion_tokens) AS completion, sum(latency_s) AS latency
+    FROM decisions GROUP BY episode
+), s AS (
+    SELECT episode, count(*) AS steps, sum(reward) AS reward FROM steps GROUP BY episode
+), a AS (
+    SELECT episode, count(DISTINCT turn || ' ' || name) AS ach FROM events GROUP BY episode
+), first AS (
+    SELECT episode, name, min(turn) AS turn FROM events GROUP BY episode, name
+), u AS (
+    SELECT episode, sum(names) AS names, count(*) AS flips, sum(turn - 1) AS indexes
+    FROM (SELECT episode, turn, count(*) AS names FROM first GROUP BY episode, turn) GROUP BY episode
+)
+UPDATE episodes SET
+    model = coalesce((SELECT model FROM decisions WHERE episode = episodes.id AND turn = 1), ''),
+    decision_count = coalesce((SELECT decisions FROM d WHERE episode = episodes.id), 0),
+    step_count = coalesce((SELECT steps FROM s WHERE episode = episodes.id), 0),
+    parse_failures = coalesce((SELECT failures FROM d WHERE episode = episodes.id), 0),
+    environment_return = coalesce((SELECT reward FROM s WHERE episode = episodes.id), 0),
+    ach_delta = coalesce((SELECT ach FROM a WHERE episode = episodes.id), 0),
+    unique_delta = coalesce((SELECT names FROM u WHERE episode = episodes.id), 0),
+    unique_decisions = coalesce((SELECT flips FROM u WHERE episode = episodes.id), 0),
+    unique_index_sum = coalesce((SELECT indexes FROM u WHERE episode = episodes.id), 0),
+    prompt_tokens = (SELECT prompt FROM d WHERE episode = episodes.id),
+    completion_tokens = (SELECT completion FROM d WHERE episode = episodes.id),
+    latency_s = coalesce((SELECT latency FROM d WHERE episode = episodes.id), 0)
+"""
+
+_VIEWS = (
+    """CREATE VIEW episode_summaries AS
+    SELECT *, CASE
+        WHEN outcome IS NULL THEN NULL
+        WHEN decision_count = 0 THEN 0.0
+        WHEN step_rewards_mode = 'off' THEN outcome
+        WHEN step_rewards_mode = 'env_sparse' THEN environment_return
+        ELSE (CASE event_rewards_kind WHEN 'unique' THEN unique_delta ELSE ach_delta END)
+             + unique_decisions * indicator_lambda
+             + beta * (unique_decisions * (CASE horizon WHEN 'configured' THEN max_decisions ELSE decision_count END)
+                       - unique_index_sum)
+        END AS episode_return
+    FROM episodes""",
+    """CREATE VIEW event_rewards AS
+    SELECT episode, turn, NULL AS step, 'unique_achievement_delta' AS name, 1.0 * unique_delta AS value
+    FROM decision_rewards
+    UNION ALL
+    SELECT episode, turn, NULL, 'achievement_delta', 1.0 * ach_delta FROM decision_rewards
+    UNION ALL
+    SELECT episode, turn, step, 'sparse', reward FROM steps
+    UNION ALL
+    SELECT episode, turn, min(step), name, 1.0 FROM events GROUP BY episode, name""",
+)
+
+
+@MIGRATIONS(name="0002_totals")
+def _totals(db: Database) -> None:
+    """Totals beside each episode, the views, and an index by which an event's episodes are found."""
+    for column in _TOTALS:
+        db.execute(f"ALTER TABLE episodes ADD COLUMN {column}")
+    db.execute(_FILL_TOTALS)
+    db.execute("CREATE INDEX events_by_name ON events (name, episode, turn)")
+    for view in _VIEWS:
+        db.execute(view)

@@ -1,4 +1,8 @@
-"""An `Episode` as rows. Pure inserts on an open transaction; the caller owns begin and commit."""
+"""An `Episode` as rows. Pure inserts on an open transaction; the caller owns begin and commit.
+
+Beside the facts an episode's row holds their totals (`store/totals.py`), so that lists and reports of
+100,000 episodes need not read every step.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from task_app.core.types import Decision, Episode, Message, TokenTrace
+from task_app.store.totals import totals_of
 
 __all__ = ["insert_episode", "insert_rows"]
 
@@ -48,25 +54,43 @@ def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
         "started_at": episode.started_at,
         "finished_at": episode.finished_at,
         "details": _json(dict(episode.details)),
+        **totals_of(episode),
     }
     marks = ", ".join("?" * len(columns))
     sql = f"INSERT INTO episodes ({', '.join(columns)}) VALUES ({marks})"
     key = connection.execute(sql, _storable(columns.values())).lastrowid
     assert key is not None
-    _insert_decisions(connection, key, episode.decisions)
+    _insert_decisions(connection, key, episode.decisions, _Messages(connection))
     _insert_steps(connection, key, episode.decisions)
 
 
-def _insert_decisions(connection: sqlite3.Connection, key: int, decisions: Sequence[Decision]) -> None:
+class _Messages:
+    """Ids of one episode's messages; a prompt that repeats the same object is encoded and looked up once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._ids: dict[int, int] = {}
+
+    def id_of(self, message: Message) -> int:
+        """The row id of a message that lives as long as this object."""
+        known = self._ids.get(id(message))
+        if known is None:
+            known = self._ids[id(message)] = _message(self._connection, message)
+        return known
+
+
+def _insert_decisions(
+    connection: sqlite3.Connection, key: int, decisions: Sequence[Decision], messages: _Messages
+) -> None:
     rows, rewards = [], []
     for decision in decisions:
         completion, failure = decision.completion, decision.failure
-        prompt = [_message(connection, message) for message in decision.messages]
+        prompt = [messages.id_of(message) for message in decision.messages]
         rows.append(
             (
                 key,
                 decision.turn,
-                _json(prompt),
+                f"[{','.join(map(str, prompt))}]",
                 _message(connection, completion.message.to_wire()),
                 completion.message.finish_reason,
                 failure.reason if failure else None,
@@ -83,7 +107,7 @@ def _insert_decisions(connection: sqlite3.Connection, key: int, decisions: Seque
         if decision.rewards is not None:
             record = decision.rewards
             rewards.append(
-                (key, decision.turn, record.ach_delta, record.unique_delta, _json(record.all), _json(record.unique))
+                (key, decision.turn, record.ach_delta, record.unique_delta, _names(record.all), _names(record.unique))
             )
         if completion.tokens is not None:
             _insert_tokens(connection, key, decision.turn, completion.tokens)
@@ -125,15 +149,14 @@ def _message(connection: sqlite3.Connection, message: Message) -> int:
 def _interned(connection: sqlite3.Connection, table: str, column: str, value: str | bytes, **extra: str) -> int:
     """The row id of `value` in a table that holds each value once, inserting it when new."""
     digest = hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()[:32]
-    found = connection.execute(f"SELECT id FROM {table} WHERE hash = ?", (digest,)).fetchone()
-    if found:
-        return int(found[0])
     columns = {"hash": digest, column: value, **extra}
     marks = ", ".join("?" * len(columns))
-    sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
-    key = connection.execute(sql, list(columns.values())).lastrowid
-    assert key is not None
-    return key
+    sql = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+    new = connection.execute(sql, list(columns.values()))  # most texts are new, so insert before looking
+    if new.rowcount:
+        assert new.lastrowid is not None
+        return new.lastrowid
+    return int(connection.execute(f"SELECT id FROM {table} WHERE hash = ?", (digest,)).fetchone()[0])
 
 
 def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -144,9 +167,14 @@ def insert_rows(connection: sqlite3.Connection, table: str, rows: Sequence[tuple
 
 
 def _storable(values: Iterable[Any]) -> list[Any]:
-    row = [_text(value) if isinstance(value, str) else value for value in values]
-    if not all(math.isfinite(value) for value in row if isinstance(value, float)):
-        raise ValueError("NaN and infinity are not stored")
+    row = list(values)
+    for index, value in enumerate(row):
+        kind = type(value)
+        if kind is str:
+            if not value.isascii():
+                row[index] = _text(value)
+        elif kind is not int and isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("NaN and infinity are not stored")
     return row
 
 
@@ -155,12 +183,21 @@ def _text(value: str) -> str:
 
     In JSON text the escape means the same character, so messages are read back as they were said.
     """
-    return value.encode("utf-8", "backslashreplace").decode()
+    return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _json(value: Any) -> str:
     """Strict, canonical JSON: no NaN or infinity, keys sorted, no spaces."""
-    return _text(json.dumps(value, allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    return _text(_ENCODER.encode(value))
+
+
+@lru_cache(maxsize=4096)
+def _names(names: tuple[str, ...]) -> str:
+    """A list of event names as JSON; few different ones occur."""
+    return _json(names)
 
 
 def _blob(values: Iterable[float], dtype: str) -> bytes:

@@ -138,6 +138,23 @@ def test_a_snapshot_goes_on_as_the_world_it_was_taken_of(spec):
     assert run(fork, some_actions(spec, 40, seed=1)) == run(env, some_actions(spec, 40, seed=1))
 
 
+def test_its_picture_is_one_a_browser_shows_and_does_not_move_the_world(spec):
+    env, undrawn = spec.app.make_env(spec.options), spec.app.make_env(spec.options)
+    env.reset(1)
+    undrawn.reset(1)
+    for action in some_actions(spec, 5):
+        first, second = spec.app.picture(env), spec.app.picture(env)
+        assert first == second
+        if first is not None:
+            assert first.media_type in ("image/png", "image/svg+xml")
+            assert first.data
+        result = env.step(action)
+        assert result == undrawn.step(action)
+        if result.terminated or result.truncated:
+            break
+    spec.app.picture(env)
+
+
 def test_misuse_of_its_world_is_an_environment_error(spec):
     env = spec.app.make_env(spec.options)
     with pytest.raises(EnvError):

@@ -199,4 +199,4 @@ def test_processes_that_open_a_new_file_at_once_agree_on_one_schema(tmp_path):
     assert [opener.returncode for opener in openers] == [0, 0, 0, 0], errors
     for name in names:
         with TraceStore.open(name, read_only=True) as store:
-            assert store.query("SELECT count(*) FROM _sqlite_migrations")[0][0] == 1
+            assert store.query("SELECT count(*) FROM _sqlite_migrations")[0][0] == 2

@@ -12,11 +12,15 @@ from task_app.apps.crafter.options import CrafterOptions
 from task_app.apps.crafter.planner import Planner
 from task_app.apps.crafter.scripted import RandomAgent
 from task_app.apps.crafter.view import CrafterView
+from task_app.core.errors import EnvError
 from task_app.core.grammar import Grammar
-from task_app.core.task import AgentFactory, Environment, TaskApp, TurnContext
+from task_app.core.task import AgentFactory, Environment, Picture, TaskApp, TurnContext
 from task_app.core.types import AssistantMessage, ParseFailure, PastDecision
 
-__all__ = ["CrafterApp"]
+__all__ = ["PICTURE_SIZE", "CrafterApp"]
+
+PICTURE_SIZE = 144
+"""Pixels a side, 16 a tile: sharp enough to be shown larger, and drawn fast even at night."""
 
 
 class CrafterApp(TaskApp[CrafterOptions]):
@@ -89,6 +93,13 @@ class CrafterApp(TaskApp[CrafterOptions]):
         env = CrafterEnv(max_steps=options.max_steps, night_draws=options.night_draws)
         env.reset(seed)
         return env.survey()
+
+    def picture(self, env: Environment) -> Picture | None:
+        from task_app.apps.crafter.render import picture, png_bytes  # the one module that needs Pillow
+
+        if not isinstance(env, CrafterEnv):
+            raise EnvError(f"a {type(env).__name__} is no Crafter world")
+        return Picture("image/png", png_bytes(picture(env.canonical_bytes(), size=PICTURE_SIZE)))
 
     def grammar(self, options: CrafterOptions) -> Grammar:
         return tool.grammar(options)

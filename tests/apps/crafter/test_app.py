@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from PIL import Image
 from pydantic import ValidationError
 
 from task_app.apps.crafter import APP
 from task_app.apps.crafter.engine.protocol import encode_state
 from task_app.apps.crafter.options import CrafterOptions
 from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, ITEM_MAX
+from task_app.core.errors import EnvError
 from task_app.core.task import TaskSpec, TurnContext
 from tests.apps.crafter.engine.scenes import lay, meadow
 
@@ -46,6 +49,20 @@ def test_facts_of_a_seed_come_from_its_world():
     first, second = APP.seed_info(1, OPTIONS), APP.seed_info(2, OPTIONS)
     assert first == APP.seed_info(1, OPTIONS) != second
     assert first["tree"]["tiles"] > 0
+
+
+def test_a_picture_shows_the_world_as_it_is_now():
+    env = APP.make_env(OPTIONS)
+    with pytest.raises(EnvError, match="reset"):
+        APP.picture(env)
+    env.reset(0)
+    before = APP.picture(env)
+    env.step("move_left")
+    after = APP.picture(env)
+    assert before is not None
+    assert after is not None
+    assert (before.media_type, Image.open(io.BytesIO(before.data)).size) == ("image/png", (144, 144))
+    assert before.data != after.data
 
 
 def test_the_vocabulary_holds_answers_too_and_each_word_once():

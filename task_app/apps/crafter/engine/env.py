@@ -85,6 +85,12 @@ class CrafterEnv:
         self._started, self._over = True, snapshot.payload[:1] != b"\0"
         return _view(self._engine.view())
 
+    def canonical_bytes(self) -> bytes:
+        """The full state as `protocol` lays it out, at the end of an episode too. Raises EnvError before reset."""
+        if not self._started:
+            raise EnvError("no world yet: call reset first")
+        return self._engine.canonical_bytes()
+
     def survey(self) -> dict[str, Any]:
         """Of each material: how many tiles the world holds, and how far (L1) the nearest is from the player."""
         state = self._running().canonical_state()

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from task_app.cli.common import Json
+from task_app.cli.common import DEFAULT_DB, Db, Json
 
-__all__ = ["add_to"]
-
-Db = Annotated[Path, typer.Option("--db", help="Trace database.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    traces = typer.Typer(help="Look at trace databases.", no_args_is_help=True, rich_markup_mode=None)
-    traces.command("show")(show)
-    app.add_typer(traces, name="traces")
+__all__ = ["show"]
 
 
 def show(
     episode: Annotated[str, typer.Argument(help="Episode id, or the beginning of one.")],
-    db: Db = Path("traces/task_app.db"),
+    db: Db = DEFAULT_DB,
     as_json: Json = False,
 ) -> None:
     """Show an episode, a row per decision: what was said, what ran, and the reward each decision earned."""

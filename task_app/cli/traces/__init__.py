@@ -1,0 +1,25 @@
+"""`task-app traces …`: looking at, checking and reshaping trace databases. One module a command or two.
+
+show.py  a row per decision of one episode
+"""
+
+from __future__ import annotations
+
+import typer
+
+from task_app.cli.common import CommandGroup
+from task_app.cli.traces import show
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    traces = typer.Typer(
+        help="Look at, check and reshape trace databases.",
+        cls=CommandGroup,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    traces.command("show")(show.show)
+    app.add_typer(traces, name="traces")

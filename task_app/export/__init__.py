@@ -1,0 +1,1 @@
+"""Stored episodes → SFT data: JSON lines in the form chat models are fine-tuned on."""
