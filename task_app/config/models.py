@@ -28,6 +28,7 @@ __all__ = [
     "Section",
     "SeedRange",
     "ServerSection",
+    "SftSection",
     "TaskSection",
     "TrainingSection",
 ]
@@ -224,10 +225,16 @@ class CreditSection(Section):
 class ObjectiveSection(Section):
     """The clipped policy-gradient objective."""
 
+    ratio: Literal["token", "gspo"] = "token"
+    """One importance ratio per token, or per decision (gspo), which has a clip of its own."""
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """Lower clip of the token ratio: 1 − clip_low."""
     clip_high: float = Field(default=0.28, ge=0, le=10)
     """Upper clip of the token ratio: 1 + clip_high."""
+    gspo_clip_low: float = Field(default=3e-4, ge=0, lt=1)
+    """Lower clip of the decision ratio with `ratio = "gspo"`."""
+    gspo_clip_high: float = Field(default=4e-4, ge=0, le=10)
+    """Upper clip of the decision ratio with `ratio = "gspo"`."""
     sampler_weight_cap: float = Field(default=2.0, ge=1, le=100)
     """Cap of the detached token weight π_old / π_sampler."""
     normaliser: Literal["episodes", "tokens"] = "episodes"
@@ -253,14 +260,45 @@ class TrainingSection(StepRewardSettings):
     """AdamW weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm."""
-    micro_batch_rows: int = Field(default=128, ge=1, le=65_536)
-    """Decisions per forward pass; changes memory and speed, never the gradient."""
+    warmup_updates: int = Field(default=0, ge=0, le=1_000_000)
+    """Updates over which the learning rate rises to its full value."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up; `cosine` falls to 0 at the last update."""
+    micro_batch_tokens: int = Field(default=12_288, ge=64, le=100_000_000)
+    """Tokens per forward pass, padding included; changes memory and speed, never the gradient."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Updates between checkpoints; the last update is always saved."""
+    init_from: Path | None = None
+    """Checkpoint or run folder whose weights training starts from; without one they are fresh."""
     run_dir: Path = Path("runs/crafter_rl")
     """Folder of config, metrics, checkpoints and report; running the same command again resumes it."""
     credit: CreditSection = CreditSection()
     objective: ObjectiveSection = ObjectiveSection()
+
+
+class SftSection(Section):
+    """Supervised fine-tuning on exported decisions, of the answer's tokens alone."""
+
+    dataset: Path | None = None
+    """JSON lines as `traces export-sft` writes them; `train --dataset` sets it."""
+    validation: Path | None = None
+    """JSON lines the loss is watched on; without it there is no early stop."""
+    epochs: int = Field(default=2, ge=1, le=10_000)
+    """Passes over the data."""
+    batch_rows: int = Field(default=64, ge=1, le=65_536)
+    """Decisions of one optimiser step."""
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
+    """AdamW learning rate; it falls to 0 as half a cosine."""
+    warmup_steps: int = Field(default=20, ge=0, le=1_000_000)
+    """Steps over which the learning rate rises to its full value."""
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    """AdamW weight decay."""
+    validate_every: int = Field(default=100, ge=1, le=1_000_000)
+    """Steps between looks at the validation loss, and between checkpoints."""
+    patience: int = Field(default=3, ge=1, le=1_000)
+    """Looks without a lower validation loss after which training stops; the best weights are kept."""
+    run_dir: Path = Path("runs/crafter_sft")
+    """Folder of config, metrics and checkpoints; running the same command again resumes it."""
 
 
 class EvalSection(Section):
@@ -279,7 +317,7 @@ class EvalSection(Section):
 class Config(Section):
     """A whole TOML file, defaults filled in. The flags in force are `step_rewards`."""
 
-    type: Literal["rl", "eval", "server", "rollout"] = "rl"
+    type: Literal["rl", "sft", "eval", "server", "rollout"] = "rl"
     """What the file is for; a command refuses a file of another kind only where it could do harm."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of initial weights and sampling noise."""
@@ -289,6 +327,7 @@ class Config(Section):
     server: ServerSection = ServerSection()
     model: ModelSection = ModelSection()
     training: TrainingSection = TrainingSection()
+    sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
     forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)
     """Sections of older job files, as written; local training does not use them."""

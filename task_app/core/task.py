@@ -190,6 +190,13 @@ class TaskApp(ABC, Generic[OptionsT]):
         """The assistant message that a full walk through the grammar stands for."""
         raise NotImplementedError(f"task app {self.name} has no grammar")
 
+    def message_to_words(self, message: AssistantMessage, options: OptionsT) -> tuple[str, ...] | ParseFailure:
+        """The walk through the grammar that says what a legal answer says; inverse of `words_to_message`.
+
+        Text beside a call is left out: the grammar has no words for it.
+        """
+        raise NotImplementedError(f"task app {self.name} has no grammar")
+
 
 @dataclass(frozen=True)
 class TaskSpec:

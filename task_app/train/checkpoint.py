@@ -1,7 +1,8 @@
 """Checkpoints: everything a run needs to go on, written so that a kill at any moment leaves a whole one.
 
-A checkpoint is a folder, made under another name, synced, and renamed; the pointer file `latest` is
-replaced last. There is no random state in it: all noise is keyed.
+A checkpoint is a folder, made under another name, synced, and renamed; the pointer files `latest` and, where it is the
+best so far, `best` are replaced last. There is no random state in it: all noise is keyed. Older ones are deleted
+as `keep` says, never those a pointer names.
 
     model.safetensors  weights, float32      optimizer.pt     optimiser state
     state.json         update, running means, hashes, settings
@@ -26,13 +27,14 @@ from safetensors.torch import load_model, save_model
 from task_app.config.models import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
-from task_app.train.policy import EmbeddedPolicy, Network, build_network
+from task_app.train.embedded import EmbeddedNetwork, build_network
+from task_app.train.policy import EmbeddedPolicy
 
-__all__ = ["FORMAT", "CheckpointState", "latest_checkpoint", "load_policy", "load_weights", "read_state",
-           "restore", "save_checkpoint"]  # fmt: skip
+__all__ = ["BEST", "FORMAT", "CheckpointState", "find_checkpoint", "initialise", "latest_checkpoint", "load_policy",
+           "load_weights", "read_state", "restore", "save_checkpoint"]  # fmt: skip
 
 FORMAT = "task_app/checkpoint/1"
-POINTER = "latest"
+POINTER, BEST = "latest", "best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,29 @@ class CheckpointState:
     update    updates that made these weights
     baseline  `RunningBaseline.to_dict()`
     config    the run's resolved config as JSON values
+    kind      how the weights were made: rl | sft
     """
 
     update: int
     run_id: str
     baseline: dict[str, Any]
     config: dict[str, Any]
+    kind: str = "rl"
 
 
-def save_checkpoint(folder: Path, network: Network, optimizer: torch.optim.Optimizer, state: CheckpointState) -> Path:
-    """Write `folder/u<update>` and point `folder/latest` to it. Raises TrainError when the disk refuses."""
+def save_checkpoint(
+    folder: Path,
+    network: EmbeddedNetwork,
+    optimizer: torch.optim.Optimizer,
+    state: CheckpointState,
+    *,
+    best: bool = False,
+    keep: int = 0,
+) -> Path:
+    """Write `folder/u<update>`, point `folder/latest` to it and, when it is the `best`, that pointer too.
+
+    `keep` checkpoints remain besides the best; 0 keeps all. Raises TrainError when the disk refuses.
+    """
     target = folder / f"u{state.update:06d}"
     partial = folder / f".partial-{target.name}"
     try:
@@ -67,20 +82,57 @@ def save_checkpoint(folder: Path, network: Network, optimizer: torch.optim.Optim
         _sync(partial)
         shutil.rmtree(target, ignore_errors=True)  # left by a run that was killed before its pointer moved
         os.replace(partial, target)
-        pointer = folder / f".partial-{POINTER}"
-        pointer.write_text(target.name + "\n", encoding="utf-8")
-        _sync(pointer)
-        os.replace(pointer, folder / POINTER)
+        for name in (BEST, POINTER) if best else (POINTER,):
+            _point(folder, name, target.name)
         _sync(folder)
+        _retain(folder, keep)
     except OSError as error:
         raise TrainError(f"checkpoint {target} could not be written: {error}") from error
     return target
 
 
+def _point(folder: Path, name: str, target: str) -> None:
+    pointer = folder / f".partial-{name}"
+    pointer.write_text(target + "\n", encoding="utf-8")
+    _sync(pointer)
+    os.replace(pointer, folder / name)
+
+
+def _retain(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and those a pointer names."""
+    if not keep:
+        return
+    named = {_pointed(folder, name) for name in (BEST, POINTER)}
+    every = sorted(path for path in folder.glob("u*") if path.is_dir())
+    for path in every[:-keep]:
+        if path not in named:
+            shutil.rmtree(path)
+
+
+def _pointed(folder: Path, name: str) -> Path | None:
+    pointer = folder / name
+    return folder / pointer.read_text(encoding="utf-8").strip() if pointer.exists() else None
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint the pointer names; None where none was finished."""
-    pointer = folder / POINTER
-    return folder / pointer.read_text(encoding="utf-8").strip() if pointer.exists() else None
+    return _pointed(folder, POINTER)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint meant by a path: itself one, or a run folder, whose best (else latest) it is."""
+    for folder in (path, path / "checkpoints"):
+        for name in (BEST, POINTER):
+            found = _pointed(folder, name)
+            if found is not None:
+                return found
+    return path
+
+
+def initialise(network: EmbeddedNetwork, init_from: Path | None) -> None:
+    """Put the weights of another run into a fresh network, where one is named. Raises TrainError."""
+    if init_from is not None:
+        load_weights(find_checkpoint(init_from), network)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -94,7 +146,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
+def load_weights(checkpoint: Path, network: EmbeddedNetwork) -> dict[str, Any]:
     """Put a checkpoint's weights into `network`; returns its state.
 
     Raises TrainError when grammar, renderer or prompt are not the network's own, or files are damaged.
@@ -113,7 +165,7 @@ def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
     return state
 
 
-def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer) -> CheckpointState:
+def restore(checkpoint: Path, network: EmbeddedNetwork, optimizer: torch.optim.Optimizer) -> CheckpointState:
     """Put weights and optimiser state back, to go on training. Raises TrainError."""
     state = load_weights(checkpoint, network)
     try:
@@ -125,15 +177,11 @@ def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer
 
 
 def load_policy(checkpoint: Path, spec: TaskSpec, *, temperature: float | None = None) -> EmbeddedPolicy:
-    """The policy of a checkpoint, ready to play `spec`; a run folder or its `checkpoints` means the latest.
+    """The policy of a checkpoint, ready to play `spec`; a run folder means its best, else its latest.
 
     Only weights are read. The temperature is the one it was trained at unless given. Raises TrainError.
     """
-    for folder in (checkpoint, checkpoint / "checkpoints"):
-        found = latest_checkpoint(folder)
-        if found is not None:
-            checkpoint = found
-            break
+    checkpoint = find_checkpoint(checkpoint)
     state = read_state(checkpoint)
     try:
         settings = ModelSection.model_validate(state["config"]["model"])
@@ -147,7 +195,7 @@ def load_policy(checkpoint: Path, spec: TaskSpec, *, temperature: float | None =
     )
 
 
-def _hashes(network: Network) -> dict[str, str]:
+def _hashes(network: EmbeddedNetwork) -> dict[str, str]:
     return {
         "grammar_hash": network.table.hash,
         "renderer_hash": network.renderer.hash,
@@ -155,9 +203,10 @@ def _hashes(network: Network) -> dict[str, str]:
     }
 
 
-def _state_json(network: Network, state: CheckpointState) -> dict[str, Any]:
+def _state_json(network: EmbeddedNetwork, state: CheckpointState) -> dict[str, Any]:
     return {
         "format": FORMAT,
+        "kind": state.kind,
         "update": state.update,
         "run_id": state.run_id,
         **_hashes(network),

@@ -23,13 +23,21 @@ from task_app.core.types import Episode
 from task_app.credit import CreditResult, GroupRewards, RunningBaseline, compute_advantages
 from task_app.rollout import plan_groups, play
 from task_app.store import TraceStore
-from task_app.train.checkpoint import CheckpointState, latest_checkpoint, read_state, restore, save_checkpoint
+from task_app.train.checkpoint import (
+    CheckpointState,
+    initialise,
+    latest_checkpoint,
+    read_state,
+    restore,
+    save_checkpoint,
+)
+from task_app.train.embedded import build_network
 from task_app.train.evaluate import evaluate
 from task_app.train.facts import Clock, advantages_by_episode, batch_facts, peak_rss_mb, run_facts, seconds_by_part
 from task_app.train.learner import Learner
 from task_app.train.metrics import MetricsLog
 from task_app.train.plan import check_config, config_json, credit_settings, differing_keys, update_seeds, warnings
-from task_app.train.policy import EmbeddedPolicy, build_network
+from task_app.train.policy import EmbeddedPolicy
 from task_app.train.rows import Row, RowBuilder
 from task_app.train.sampler import check_sampling
 from task_app.wiring import make_limits
@@ -110,6 +118,7 @@ class _Run:
         self._credit = credit_settings(config)
         self._network = build_network(spec, config.model, config.seed)
         temperature = config.policy.temperature
+        initialise(self._network, config.training.init_from)
         # The learner takes its KL reference from the initial weights, so it comes before any restore.
         self._learner = Learner(self._network, config.training, temperature)
         self._policy = EmbeddedPolicy(self._network, temperature=temperature)
@@ -127,7 +136,7 @@ class _Run:
         run_dir.mkdir(parents=True, exist_ok=True)
         found = latest_checkpoint(_checkpoints(self._config))
         if found is not None:
-            state = restore(found, self._network, self._learner.optimizer)
+            state = restore(found, self._network, self._learner.optimizer.torch)
             self.update, self._run_id = state.update, state.run_id
             self._baseline = RunningBaseline.from_dict(state.baseline)
             self._policy.set_updates(self.update)
@@ -230,7 +239,7 @@ class _Run:
         asked = self._config.training.groups_per_update * self._config.rollout.group_size
         with clock.measure("training"):
             credit = self._assign_credit(batch)
-            learned = self._learner.update(self._build_rows(batch, credit), asked)
+            learned = self._learner.update(self._build_rows(batch, credit), asked, number=update)
         with clock.measure("store"):
             self._store.write_advantages(self._run_id, update, advantages_by_episode(batch, credit))
         return {**credit.statistics, **learned}
@@ -243,13 +252,10 @@ class _Run:
         return compute_advantages(groups, self._credit, self._baseline)
 
     def _build_rows(self, batch: Batch, credit: CreditResult) -> list[Row]:
-        rows = []
+        rows: list[Row] = []
         for group, credited in zip(batch.groups, credit.groups, strict=True):
             for member, values in zip(group.members, credited.advantages, strict=True):
-                for decision, value in zip(member.episode.decisions, values, strict=True):
-                    row = self._rows.row(decision, value)
-                    if row is not None:
-                        rows.append(row)
+                rows += self._rows.rows(member.episode.decisions, values)
         return rows
 
     # -- recording -------------------------------------------------------------------------------
@@ -275,7 +281,7 @@ class _Run:
 
     def _save(self) -> None:
         state = CheckpointState(self.update, self._run_id, self._baseline.to_dict(), config_json(self._config))
-        save_checkpoint(_checkpoints(self._config), self._network, self._learner.optimizer, state)
+        save_checkpoint(_checkpoints(self._config), self._network, self._learner.optimizer.torch, state)
 
     def _facts(self) -> dict[str, Any]:
         network = self._network

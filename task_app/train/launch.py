@@ -17,11 +17,12 @@ from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
 from task_app.train.checkpoint import load_policy
+from task_app.train.embedded import build_network
 from task_app.train.evaluate import evaluate
 from task_app.train.facts import peak_rss_mb
 from task_app.train.grpo import Progress, TrainingResult, run_training
 from task_app.train.plan import check_config, unused_keys
-from task_app.train.policy import EmbeddedPolicy, build_network
+from task_app.train.policy import EmbeddedPolicy
 from task_app.train.report import RANDOM, report_run
 from task_app.wiring import check, make_policy
 

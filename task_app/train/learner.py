@@ -6,41 +6,19 @@ It knows token ids, masks, old log-probabilities and advantages; not groups, rew
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from task_app.config.models import TrainingSection
-from task_app.core.errors import TrainError
-from task_app.train.decoder import encode
-from task_app.train.model import Qwen3ForCausalLM, autocast
-from task_app.train.objective import divisor, entropy, kl_k2, mismatch_kl, token_loss
-from task_app.train.policy import Network
+from task_app.train.network import Network
+from task_app.train.objective import divisor, kl_k2, mismatch_kl, token_loss
+from task_app.train.optimizer import Optimizer, rate_factor
 from task_app.train.rows import MicroBatch, Row, make_micro_batches
-from task_app.train.sampler import masked_log_softmax
+from task_app.train.score import score
 
-__all__ = ["Learner", "Scores", "score"]
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The network's view of a micro-batch: log-probability and entropy per chosen token."""
-
-    logp_N: Tensor
-    entropy_N: Tensor
-
-
-def score(network: Network, model: Qwen3ForCausalLM, batch: MicroBatch, temperature: float) -> Scores:
-    """Log-probabilities under the same grammar mask and temperature the sampler used."""
-    with autocast(network.settings, network.device):
-        hidden_B_K_H = encode(model, batch.input_B_T, batch.position_B_K)
-        logit_N_V = model.lm_head(hidden_B_K_H[batch.kept_B_K])
-    logp_N_V = masked_log_softmax(logit_N_V, network.table.allowed_S_V[batch.state_N], temperature)
-    logp_N = logp_N_V.gather(1, batch.target_N[:, None])[:, 0]
-    return Scores(logp_N, entropy(logp_N_V.detach()))
+__all__ = ["Learner"]
 
 
 class _Sums:
@@ -74,39 +52,51 @@ class Learner:
 
     def __init__(self, network: Network, settings: TrainingSection, temperature: float) -> None:
         self._network, self._settings, self._temperature = network, settings, temperature
-        self.optimizer = torch.optim.AdamW(
-            network.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        self.optimizer = Optimizer(
+            network.parameters(),
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            max_grad_norm=settings.max_grad_norm,
         )
-        self._reference: Qwen3ForCausalLM | None = None
+        self._reference: nn.Module | None = None
         if settings.objective.kl_coefficient > 0:
             self._reference = copy.deepcopy(network.model).requires_grad_(False)
 
-    def update(self, rows: Sequence[Row], episodes: int) -> dict[str, float | None]:
+    def update(self, rows: Sequence[Row], episodes: int, *, number: int = 1) -> dict[str, float | None]:
         """Make `optimizer_steps_per_update` steps on the whole batch and return what to log of it.
 
+        `number` is the update's, 1 for the first: it sets the learning rate by the schedule.
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
         Raises TrainError when the gradient is not finite; the weights are then as before the step.
         """
-        batches = make_micro_batches(rows, self._settings.micro_batch_rows, self._network.device)
+        batches = make_micro_batches(rows, self._settings.micro_batch_tokens, self._network.device)
         tokens = sum(len(row.targets) for row in rows)
         shared = divisor(self._settings.objective, episodes=episodes, tokens=tokens)
         reference = [self._reference_logp(batch) for batch in batches]
         old: list[Tensor] = []
         metrics: dict[str, float | None] = {}
-        signal = self._reference is not None or any(row.advantage for row in rows)
+        signal = self._reference is not None or any(advantage for row in rows for advantage in row.advantages)
+        factor = self._rate_factor(number)
         for _ in range(self._settings.optimizer_steps_per_update):
             sums = _Sums()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             for index, batch in enumerate(batches):
                 logp_N = self._backward(batch, reference[index], old[index] if len(old) > index else None, shared, sums)
                 if len(old) == index:
                     old.append(logp_N)
-            norm = self._step() if signal and batches else 0.0
+            norm = self.optimizer.step(factor) if signal and batches else 0.0
             # Mismatch and entropy describe the batch as it came in; clip and loss the last step.
             metrics = _metrics(sums, norm) | {
                 name: value for name, value in metrics.items() if name.startswith(("policy/", "mismatch/"))
             }
-        return metrics | {"train/skipped": float(not (signal and batches))}
+        return metrics | {
+            "train/skipped": float(not (signal and batches)),
+            "train/learning_rate": self._settings.learning_rate * factor,
+        }
+
+    def _rate_factor(self, number: int) -> float:
+        settings = self._settings
+        return rate_factor(number - 1, settings.updates, settings.warmup_updates, settings.schedule)
 
     def _backward(
         self, batch: MicroBatch, reference_N: Tensor | None, old_N: Tensor | None, shared: float, sums: _Sums
@@ -115,7 +105,7 @@ class Learner:
         scores = score(self._network, self._network.model, batch, self._temperature)
         old_N = scores.logp_N.detach() if old_N is None else old_N
         objective = self._settings.objective
-        token = token_loss(scores.logp_N, old_N, batch.sampler_logp_N, batch.advantage_N, objective)
+        token = token_loss(scores.logp_N, old_N, batch.sampler_logp_N, batch.advantage_N, objective, batch.decision_N)
         loss_N = token.loss_N
         if reference_N is not None:
             penalty_N = kl_k2(scores.logp_N, reference_N)
@@ -135,15 +125,6 @@ class Learner:
             return None
         with torch.no_grad():
             return score(self._network, self._reference, batch, self._temperature).logp_N
-
-    def _step(self) -> float:
-        parameters = self._network.model.parameters()
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm))
-        if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise TrainError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
-        self.optimizer.step()
-        return norm
 
 
 def _metrics(sums: _Sums, norm: float) -> dict[str, float | None]:

@@ -59,10 +59,6 @@ class GrammarTable:
             raise TrainError(f"a stored answer of {len(ids)} tokens stops before its grammar's end")
         return before
 
-    def words(self, ids: Sequence[int]) -> list[str]:
-        """The answer as words."""
-        return [self.tokenizer.words[token] for token in ids]
-
     def _tail(self, state: int) -> tuple[int, ...] | None:
         tokens: list[int] = []
         while state != self.final:

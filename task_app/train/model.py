@@ -5,16 +5,13 @@ Builds the network and says where it computes. How it is run is `decoder.py`'s b
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
 from task_app.config.models import ModelSection
 from task_app.core.errors import ConfigError
 
-__all__ = ["Qwen3ForCausalLM", "autocast", "build_model", "prepare_torch"]
+__all__ = ["Qwen3ForCausalLM", "build_model", "prepare_torch"]
 
 
 def prepare_torch(settings: ModelSection) -> torch.device:
@@ -53,13 +50,3 @@ def build_model(settings: ModelSection, vocabulary: int, seed: int, device: torc
         torch.default_generator.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     return model.to(device).eval()  # pyright: ignore[reportArgumentType]
-
-
-@contextlib.contextmanager
-def autocast(settings: ModelSection, device: torch.device) -> Iterator[None]:
-    """Compute in `model.dtype`; weights, sums of the loss and optimiser states stay float32."""
-    if settings.dtype == "float32":
-        yield
-        return
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        yield

@@ -15,6 +15,7 @@ __all__ = [
     "config_json",
     "credit_settings",
     "differing_keys",
+    "differing_sft_keys",
     "unused_keys",
     "update_seeds",
     "warnings",
@@ -32,7 +33,7 @@ MAY_CHANGE = frozenset(
 )
 """Keys that may differ when a run is resumed: none of them changes an update already made."""
 
-_UNUSED_SECTIONS = ("type", "server", "forwarded", "policy")
+_UNUSED_SECTIONS = ("type", "server", "forwarded", "policy", "sft")
 _USED_POLICY_KEYS = ("temperature", "top_p")
 
 SMALL_GROUP = 8
@@ -86,6 +87,13 @@ def config_json(config: Config) -> dict[str, Any]:
 def differing_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Dotted keys that differ between two resolved configs and matter to training, sorted."""
     first, second = _identity(stored), _identity(current)
+    return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
+
+
+def differing_sft_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """The same for supervised runs: data, model, seed and how they are trained."""
+    sections = ("seed", "task", "model", "sft")
+    first, second = (_flat({name: config.get(name) for name in sections}) for config in (stored, current))
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 

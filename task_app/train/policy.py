@@ -9,54 +9,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
-
-from task_app.config.models import ModelSection
-from task_app.core.errors import ConfigError
-from task_app.core.task import TaskSpec
 from task_app.core.types import Completion, DecisionRequest, TokenTrace
-from task_app.train.masks import GrammarTable
-from task_app.train.model import Qwen3ForCausalLM, build_model, prepare_torch
-from task_app.train.renderer import Renderer
+from task_app.train.embedded import EmbeddedNetwork
 from task_app.train.sampler import Answer, Sampler
-from task_app.train.tokenizer import WordTokenizer
 
-__all__ = ["EmbeddedPolicy", "Network", "build_network"]
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network with all that is needed to read a task's prompts and write its answers."""
-
-    spec: TaskSpec
-    settings: ModelSection
-    device: torch.device
-    renderer: Renderer
-    table: GrammarTable
-    model: Qwen3ForCausalLM
-
-
-def build_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Network:
-    """A freshly initialised network for a task. Raises ConfigError when the app has no grammar or vocabulary."""
-    grammar, vocabulary = spec.app.grammar(spec.options), spec.app.vocabulary(spec.options)
-    if grammar is None or not vocabulary:
-        raise ConfigError(
-            f"task app {spec.app.name!r} has no {'grammar' if grammar is None else 'vocabulary'}: "
-            "the embedded policy cannot play it",
-            field="policy.name",
-        )
-    device = prepare_torch(settings)
-    tokenizer = WordTokenizer(vocabulary)
-    return Network(
-        spec=spec,
-        settings=settings,
-        device=device,
-        renderer=Renderer(tokenizer),
-        table=GrammarTable(grammar, tokenizer, device),
-        model=build_model(settings, len(tokenizer), seed, device),
-    )
+__all__ = ["EmbeddedPolicy"]
 
 
 class EmbeddedPolicy:
@@ -68,7 +26,7 @@ class EmbeddedPolicy:
     name = "embedded"
     batched = True
 
-    def __init__(self, network: Network, *, temperature: float = 1.0, updates: int = 0) -> None:
+    def __init__(self, network: EmbeddedNetwork, *, temperature: float = 1.0, updates: int = 0) -> None:
         self._network = network
         self._temperature = temperature
         self._sampler = Sampler(network.model, network.table, network.settings, temperature)
@@ -86,7 +44,7 @@ class EmbeddedPolicy:
         Raises TrainError for a prompt that cannot be read or does not fit.
         """
         start = time.perf_counter()
-        prompts = [self._network.renderer.prompt_ids(request.messages) for request in requests]
+        prompts = [self._network.renderer.prompt_ids(request.messages, request.tools) for request in requests]
         answers = self._sampler.sample(prompts, [request.noise_key for request in requests])
         seconds = time.perf_counter() - start
         self.sampling_s += seconds
@@ -105,7 +63,7 @@ class EmbeddedPolicy:
         network = self._network
         identity = f"{self.name}/{self.version}/{request.episode_id}/{request.noise_key}"
         return Completion(
-            message=network.spec.app.words_to_message(network.table.words(answer.ids)),
+            message=network.renderer.message(answer.ids),
             completion_id=f"cmpl-{hashlib.sha256(identity.encode()).hexdigest()[:24]}",
             model=f"{self.name}-{self.version}",
             prompt_tokens=len(prompt),

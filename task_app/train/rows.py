@@ -1,13 +1,14 @@
-"""Stored tokens → training rows → padded micro-batches. One row per decision; text is never encoded here.
+"""Stored tokens → training rows → micro-batches. Text is never encoded here.
 
-A row ends before the last token the policy chose: what comes after it teaches nothing. Everything that
-is trained on is kept as flat lists over chosen tokens (`_N`), so padding has no place to contribute from.
+A row is one decision, or several of one episode where each prompt begins with exactly the prompt and answer
+before it. It ends before the last token the policy chose: what comes after teaches nothing. Everything
+that is trained on is kept as flat lists over chosen tokens (`_N`), so padding has no place to contribute from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +20,18 @@ from task_app.train.masks import GrammarTable
 
 __all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches"]
 
+FREE = -1
+"""The grammar state of a token chosen without a grammar."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to train on; the four inner tuples have one entry per chosen token.
+    """Tokens to train on; `positions` to `sampler_logprobs` have one entry per chosen token.
 
-    positions  index in `input_ids` of the token before it, whose hidden state predicts it
-    states     grammar state it was chosen in
+    positions   index in `input_ids` of the token before it, whose hidden state predicts it
+    states      grammar state it was chosen in, −1 without a grammar
+    spans       chosen tokens of each decision; they sum to the number of chosen tokens
+    advantages  one per decision
     """
 
     input_ids: tuple[int, ...]
@@ -33,27 +39,27 @@ class Row:
     targets: tuple[int, ...]
     states: tuple[int, ...]
     sampler_logprobs: tuple[float, ...]
-    advantage: float
+    spans: tuple[int, ...]
+    advantages: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows as tensors. `kept_B_K` marks which entries of `position_B_K` are real; flattening by it
-    gives the order of all `_N` tensors."""
+    """Rows, and what is known of their chosen tokens, row by row (N tokens of D decisions)."""
 
-    input_B_T: Tensor
-    position_B_K: Tensor
-    kept_B_K: Tensor
+    rows: tuple[Row, ...]
     target_N: Tensor
     state_N: Tensor
     sampler_logp_N: Tensor
     advantage_N: Tensor
+    decision_N: Tensor
+    """Which decision of the micro-batch, 0 to D − 1, each token belongs to."""
 
 
 class RowBuilder:
     """Turns decisions into rows, refusing what was sampled under another grammar, prompt form or temperature."""
 
-    def __init__(self, table: GrammarTable, renderer_hash: str, temperature: float) -> None:
+    def __init__(self, table: GrammarTable | None, renderer_hash: str, temperature: float) -> None:
         self._table, self._renderer_hash, self._temperature = table, renderer_hash, temperature
 
     def row(self, decision: Decision, advantage: float) -> Row | None:
@@ -67,13 +73,7 @@ class RowBuilder:
         self._check(trace, decision)
         if not math.isfinite(advantage):
             raise TrainError(f"advantage of decision {decision.turn} is {advantage}")
-        states = self._table.states(trace.completion_ids)
-        for index, state in enumerate(states):
-            if bool(trace.mask[index]) != (int(self._table.forced_S[state]) < 0):
-                raise TrainError(
-                    f"token {index} of decision {decision.turn} has mask {trace.mask[index]}, but its grammar says "
-                    f"it was {'chosen' if self._table.forced_S[state] < 0 else 'forced'}"
-                )
+        states = self._states(trace, decision)
         chosen = [index for index, kept in enumerate(trace.mask) if kept]
         if not chosen:
             return None
@@ -84,13 +84,36 @@ class RowBuilder:
             targets=tuple(trace.completion_ids[index] for index in chosen),
             states=tuple(states[index] for index in chosen),
             sampler_logprobs=tuple(trace.logprobs[index] for index in chosen),
-            advantage=advantage,
+            spans=(len(chosen),),
+            advantages=(advantage,),
         )
+
+    def rows(self, decisions: Sequence[Decision], advantages: Sequence[float]) -> list[Row]:
+        """The rows of one episode, decisions merged where the tokens go on exactly. Raises TrainError.
+
+        Only answers of one policy version (the completion's `model`) share a row.
+        """
+        rows: list[Row] = []
+        said: tuple[int, ...] | None = None
+        version = ""
+        for decision, advantage in zip(decisions, advantages, strict=True):
+            row = self.row(decision, advantage)
+            if row is None:
+                continue
+            trace = decision.completion.tokens
+            assert trace is not None
+            goes_on = said is not None and trace.prompt_ids[: len(said)] == said
+            if rows and goes_on and version == decision.completion.model:
+                rows[-1] = _joined(rows[-1], row)
+            else:
+                rows.append(row)
+            said, version = trace.prompt_ids + trace.completion_ids, decision.completion.model
+        return rows
 
     def _check(self, trace: TokenTrace, decision: Decision) -> None:
         if not len(trace.completion_ids) == len(trace.logprobs) == len(trace.mask):
             raise TrainError(f"decision {decision.turn}: ids, log-probabilities and mask differ in length")
-        ours = (self._table.hash, self._renderer_hash, self._temperature)
+        ours = (self._table.hash if self._table else "", self._renderer_hash, self._temperature)
         theirs = (trace.grammar_hash, trace.renderer_hash, trace.temperature)
         for what, own, other in zip(("grammar", "renderer", "temperature"), ours, theirs, strict=True):
             if own != other:
@@ -99,28 +122,59 @@ class RowBuilder:
                     f"{other!r}, this trainer has {own!r}; it cannot score what it cannot reproduce"
                 )
 
+    def _states(self, trace: TokenTrace, decision: Decision) -> list[int]:
+        if self._table is None:
+            return [FREE] * len(trace.completion_ids)
+        states = self._table.states(trace.completion_ids)
+        for index, state in enumerate(states):
+            if bool(trace.mask[index]) != (int(self._table.forced_S[state]) < 0):
+                raise TrainError(
+                    f"token {index} of decision {decision.turn} has mask {trace.mask[index]}, but its grammar says "
+                    f"it was {'chosen' if self._table.forced_S[state] < 0 else 'forced'}"
+                )
+        return states
 
-def make_micro_batches(rows: Iterable[Row], size: int, device: torch.device) -> list[MicroBatch]:
-    """Rows in micro-batches of at most `size`, those of like length together to save padding."""
+
+def _joined(first: Row, second: Row) -> Row:
+    """Two decisions as one row. The second's input holds all of the first's, so only the lists are joined."""
+    return Row(
+        second.input_ids,
+        first.positions + second.positions,
+        first.targets + second.targets,
+        first.states + second.states,
+        first.sampler_logprobs + second.sampler_logprobs,
+        first.spans + second.spans,
+        first.advantages + second.advantages,
+    )
+
+
+def make_micro_batches(rows: Iterable[Row], most_tokens: int, device: torch.device) -> list[MicroBatch]:
+    """Rows in micro-batches of at most `most_tokens` padded tokens, those of like length together.
+
+    A longer row has a micro-batch of its own; whether it fits the model is the network's to say.
+    """
     ordered = sorted(rows, key=lambda row: len(row.input_ids))
-    return [_micro_batch(ordered[start : start + size], device) for start in range(0, len(ordered), size)]
+    return [_micro_batch(part, device) for part in _parts(ordered, most_tokens)]
+
+
+def _parts(ordered: Sequence[Row], most_tokens: int) -> Iterator[Sequence[Row]]:
+    start = 0
+    for index, row in enumerate(ordered):
+        if index > start and (index - start + 1) * len(row.input_ids) > most_tokens:
+            yield ordered[start:index]
+            start = index
+    if start < len(ordered):
+        yield ordered[start:]
 
 
 def _micro_batch(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    longest, most = max(len(row.input_ids) for row in rows), max(len(row.positions) for row in rows)
-    input_B_T = torch.zeros(len(rows), longest, dtype=torch.long)
-    position_B_K = torch.zeros(len(rows), most, dtype=torch.long)
-    kept_B_K = torch.zeros(len(rows), most, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        input_B_T[index, : len(row.input_ids)] = torch.tensor(row.input_ids)
-        position_B_K[index, : len(row.positions)] = torch.tensor(row.positions)
-        kept_B_K[index, : len(row.positions)] = True
+    spans = [span for row in rows for span in row.spans]
+    credited = zip((advantage for row in rows for advantage in row.advantages), spans, strict=True)
     return MicroBatch(
-        input_B_T=input_B_T.to(device),
-        position_B_K=position_B_K.to(device),
-        kept_B_K=kept_B_K.to(device),
+        rows=tuple(rows),
         target_N=torch.tensor([token for row in rows for token in row.targets], device=device),
         state_N=torch.tensor([state for row in rows for state in row.states], device=device),
         sampler_logp_N=torch.tensor([value for row in rows for value in row.sampler_logprobs], device=device),
-        advantage_N=torch.tensor([row.advantage for row in rows for _ in row.targets], device=device),
+        advantage_N=torch.tensor([advantage for advantage, span in credited for _ in range(span)], device=device),
+        decision_N=torch.tensor([index for index, span in enumerate(spans) for _ in range(span)], device=device),
     )

@@ -20,9 +20,11 @@ from task_app.config.models import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.decoder import KeyValues, encode, step
 from task_app.train.masks import GrammarTable
-from task_app.train.model import Qwen3ForCausalLM, autocast
+from task_app.train.model import Qwen3ForCausalLM
+from task_app.train.network import autocast
+from task_app.train.score import masked_log_softmax
 
-__all__ = ["Answer", "Sampler", "check_sampling", "masked_log_softmax", "noise"]
+__all__ = ["Answer", "Sampler", "check_sampling", "noise"]
 
 
 @dataclass(slots=True)
@@ -60,12 +62,6 @@ def noise(key: str, count: int) -> np.ndarray:
     """`count` uniform numbers in [0, 1) that depend on the key alone."""
     digest = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     return np.random.Generator(np.random.Philox(key=digest)).random(count)
-
-
-def masked_log_softmax(logit_N_V: Tensor, allowed_N_V: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities of the legal tokens among themselves, -inf elsewhere; float32 throughout."""
-    scaled_N_V = logit_N_V.float() / temperature
-    return scaled_N_V.masked_fill(~allowed_N_V, float("-inf")).log_softmax(-1)
 
 
 class Sampler:

@@ -209,4 +209,7 @@ def test_a_walk_through_its_grammar_is_a_legal_answer_of_known_words(spec):
         while state != grammar.final:
             words.append(rng.choice(grammar.allowed(state)))
             state = grammar.edges[state][words[-1]]
-        assert not isinstance(spec.app.parse(spec.app.words_to_message(words), spec.options), ParseFailure)
+        message = spec.app.words_to_message(words)
+        assert not isinstance(spec.app.parse(message, spec.options), ParseFailure)
+        assert spec.app.message_to_words(message, spec.options) == tuple(words)
+    assert isinstance(spec.app.message_to_words(AssistantMessage("no such answer ⟂"), spec.options), ParseFailure)

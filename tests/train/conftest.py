@@ -27,7 +27,9 @@ from task_app.core.types import (
     ToolCall,
 )
 from task_app.rollout import Limits, plan_groups, play
-from task_app.train.policy import EmbeddedPolicy, Network, build_network
+from task_app.train.embedded import EmbeddedNetwork as Network
+from task_app.train.embedded import build_network
+from task_app.train.policy import EmbeddedPolicy
 
 MOVES = {"left": -1, "right": 1, "stay": 0}
 
@@ -124,6 +126,12 @@ class LineApp(TaskApp[LineOptions]):
 
     def words_to_message(self, words: Sequence[str]) -> AssistantMessage:
         return self.say([word for word in words if word in MOVES])
+
+    def message_to_words(self, message: AssistantMessage, options: LineOptions) -> tuple[str, ...] | ParseFailure:
+        moves = message.tool_calls[0].arguments.split() if message.tool_calls else []
+        if not 1 <= len(moves) <= 2 or not set(moves) <= MOVES.keys():
+            return ParseFailure("no_walk", "one or two moves were expected")
+        return ("walk", moves[0], *(("and", "then", moves[1]) if moves[1:] else ()), "end")
 
 
 def make_config(folder: Path, **changes: Any) -> Config:

@@ -18,8 +18,8 @@ from task_app.train.checkpoint import (
     restore,
     save_checkpoint,
 )
+from task_app.train.embedded import build_network
 from task_app.train.learner import Learner
-from task_app.train.policy import build_network
 from task_app.train.rows import RowBuilder
 
 
@@ -49,11 +49,11 @@ def equal(first, second):
 
 def test_restored_training_goes_on_bit_for_bit(trained, episodes, line, tmp_path):
     network, learner, state = trained
-    path = save_checkpoint(tmp_path, network, learner.optimizer, state)
+    path = save_checkpoint(tmp_path, network, learner.optimizer.torch, state)
     assert latest_checkpoint(tmp_path) == path == tmp_path / "u000003"
     other = build_network(line, network.settings, seed=99)
     other_learner = Learner(other, TrainingSection(), 0.8)
-    assert restore(path, other, other_learner.optimizer) == state
+    assert restore(path, other, other_learner.optimizer.torch) == state
     assert equal(weights(other), weights(network))
     for each, one in ((network, learner), (other, other_learner)):
         one.update(rows_of(each, episodes), episodes=8)
@@ -62,7 +62,7 @@ def test_restored_training_goes_on_bit_for_bit(trained, episodes, line, tmp_path
 
 def test_playing_needs_weights_alone(trained, line, tmp_path, request_for):
     network, learner, state = trained
-    path = save_checkpoint(tmp_path / "run" / "checkpoints", network, learner.optimizer, state)
+    path = save_checkpoint(tmp_path / "run" / "checkpoints", network, learner.optimizer.torch, state)
     (path / "optimizer.pt").unlink()
     for place in (path, path.parent, path.parent.parent):
         policy = load_policy(place, line)
@@ -77,7 +77,7 @@ def test_playing_needs_weights_alone(trained, line, tmp_path, request_for):
 
 def test_the_folder_is_one_transformers_can_read(trained, tmp_path):
     network, learner, state = trained
-    path = save_checkpoint(tmp_path, network, learner.optimizer, state)
+    path = save_checkpoint(tmp_path, network, learner.optimizer.torch, state)
     model = AutoModelForCausalLM.from_pretrained(path)
     assert equal(weights(network), model.state_dict())
 
@@ -86,7 +86,7 @@ def test_the_folder_is_one_transformers_can_read(trained, tmp_path):
 def test_a_kill_while_saving_leaves_the_last_checkpoint(trained, tmp_path, monkeypatch, moment):
     """`moment` counts renames: the folder's own and the pointer's are the two that matter."""
     network, learner, state = trained
-    first = save_checkpoint(tmp_path, network, learner.optimizer, state)
+    first = save_checkpoint(tmp_path, network, learner.optimizer.torch, state)
     before = read_state(first)
     renames = 0
     replace = os.replace
@@ -103,14 +103,14 @@ def test_a_kill_while_saving_leaves_the_last_checkpoint(trained, tmp_path, monke
         patched.setattr(os, "replace", killed)
         if moment <= 2:
             with pytest.raises(KeyboardInterrupt):
-                save_checkpoint(tmp_path, network, learner.optimizer, later)
+                save_checkpoint(tmp_path, network, learner.optimizer.torch, later)
         else:
-            save_checkpoint(tmp_path, network, learner.optimizer, later)
+            save_checkpoint(tmp_path, network, learner.optimizer.torch, later)
     found = latest_checkpoint(tmp_path)
     assert found is not None
     assert read_state(found)["update"] == (3 if moment <= 2 else 6)
     assert read_state(first) == before
-    assert save_checkpoint(tmp_path, network, learner.optimizer, later) == latest_checkpoint(tmp_path)
+    assert save_checkpoint(tmp_path, network, learner.optimizer.torch, later) == latest_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_kill_while_saving_leaves_the_last_checkpoint(trained, tmp_path, monke
 )
 def test_a_checkpoint_of_another_task_is_refused(trained, line_of, tmp_path, change, name):
     network, learner, state = trained
-    path = save_checkpoint(tmp_path, network, learner.optimizer, state)
+    path = save_checkpoint(tmp_path, network, learner.optimizer.torch, state)
     other = build_network(line_of(words=change.get("words", "")), network.settings, seed=0)
     stored = read_state(path)
     (path / "state.json").write_text(json.dumps(stored | {key: change[key] for key in change if key != "words"}))
@@ -133,12 +133,12 @@ def test_a_checkpoint_of_another_task_is_refused(trained, line_of, tmp_path, cha
 
 def test_damage_is_named(trained, line, tmp_path):
     network, learner, state = trained
-    path = save_checkpoint(tmp_path, network, learner.optimizer, state)
+    path = save_checkpoint(tmp_path, network, learner.optimizer.torch, state)
     with pytest.raises(TrainError, match="not a checkpoint"):
         load_policy(tmp_path / "nowhere", line)
     (path / "optimizer.pt").write_bytes(b"cut")
     with pytest.raises(TrainError, match="optimiser state"):
-        restore(path, network, learner.optimizer)
+        restore(path, network, learner.optimizer.torch)
     (path / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(TrainError, match="weights of .* cannot be loaded"):
         load_weights(path, network)
@@ -150,7 +150,7 @@ def test_damage_is_named(trained, line, tmp_path):
 
 def test_a_checkpoint_without_settings_is_refused(trained, line, tmp_path):
     network, learner, _ = trained
-    path = save_checkpoint(tmp_path, network, learner.optimizer, CheckpointState(1, "run", {}, {}))
+    path = save_checkpoint(tmp_path, network, learner.optimizer.torch, CheckpointState(1, "run", {}, {}))
     with pytest.raises(TrainError, match="no usable settings"):
         load_policy(path, line)
 
@@ -159,4 +159,4 @@ def test_a_full_disk_is_a_training_error(trained, tmp_path):
     network, learner, state = trained
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainError, match="could not be written"):
-        save_checkpoint(tmp_path / "file", network, learner.optimizer, state)
+        save_checkpoint(tmp_path / "file", network, learner.optimizer.torch, state)

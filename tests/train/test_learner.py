@@ -1,5 +1,6 @@
 """One update: the gradient does not depend on how rows are split or padded, and only choices count."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,11 @@ import torch
 
 from task_app.config.models import ObjectiveSection, TrainingSection
 from task_app.core.errors import TrainError
-from task_app.train.learner import Learner, score
+from task_app.train import embedded
+from task_app.train.learner import Learner
 from task_app.train.objective import token_loss
 from task_app.train.rows import Row, RowBuilder, make_micro_batches
+from task_app.train.score import score
 
 CPU = torch.device("cpu")
 
@@ -28,10 +31,14 @@ def update(learner: Learner, rows: Sequence[Row], episodes: int = 8) -> dict[str
     return learner.update(rows, episodes)
 
 
+def longest(rows):
+    return max(len(row.input_ids) for row in rows)
+
+
 def gradient(network, rows, size=128):
     """The gradient of one update's loss, flat."""
     network.model.zero_grad()
-    for batch in make_micro_batches(rows, size, CPU):
+    for batch in make_micro_batches(rows, size * longest(rows), CPU):
         logp_N = score(network, network.model, batch, 0.8).logp_N
         loss_N = token_loss(logp_N, logp_N, batch.sampler_logp_N, batch.advantage_N, ObjectiveSection()).loss_N
         (loss_N.sum() / 100).backward()
@@ -49,23 +56,44 @@ def test_the_split_into_micro_batches_does_not_change_the_gradient(network, rows
         assert (gradient(network, rows, size) - whole).abs().max() < 1e-6
 
 
-def test_padding_contributes_exactly_nothing(network, rows):
+def test_padding_contributes_exactly_nothing(network, rows, monkeypatch):
     """Whatever stands in padded places: same log-probabilities, same gradient, to the bit."""
     short, long = sorted(rows, key=lambda row: len(row.input_ids))[:: len(rows) - 1]
-    batch = make_micro_batches([short, long], 2, CPU)[0]
-    assert len(short.input_ids) < batch.input_B_T.shape[1]
+    (batch,) = make_micro_batches([short, long], 1000, CPU)
+    length = len(short.input_ids)
+    assert length < len(long.input_ids)
+    original = embedded._padded
     results = []
     for filler in (0, 9):
-        input_B_T = batch.input_B_T.clone()
-        input_B_T[0, len(short.input_ids) :] = filler
+
+        def padded(rows, filler=filler):
+            input_B_T, *rest = original(rows)
+            input_B_T[0, length:] = filler
+            return input_B_T, *rest
+
+        monkeypatch.setattr(embedded, "_padded", padded)
         network.model.zero_grad()
-        scores = score(network, network.model, replace(batch, input_B_T=input_B_T), 0.8)
+        scores = score(network, network.model, batch, 0.8)
         scores.logp_N.sum().backward()
         flat = torch.cat([parameter.grad.flatten() for parameter in network.model.parameters()])
         results.append((scores.logp_N.detach(), scores.entropy_N, flat))
     for first, second in zip(*results, strict=True):
         assert torch.isfinite(first).all()
         assert torch.equal(first, second)
+
+
+def test_pieces_of_the_vocabulary_change_neither_scores_nor_gradient(network, rows):
+    (batch,) = make_micro_batches(rows, 1000, CPU)
+    results = []
+    for piece_elements in (2**25, 3 * network.model.config.vocab_size, 1):
+        network.model.zero_grad()
+        scores = score(network, network.model, batch, 0.8, piece_elements=piece_elements)
+        (scores.logp_N * batch.advantage_N).sum().backward()
+        flat = torch.cat([parameter.grad.flatten() for parameter in network.model.parameters()])
+        results.append((scores.logp_N.detach(), scores.entropy_N, flat))
+    for other in results[1:]:
+        for first, second in zip(results[0], other, strict=True):
+            assert (first - second).abs().max() < 1e-6 * max(1, first.abs().max())
 
 
 def test_only_choices_are_counted(network, rows, episodes):
@@ -85,12 +113,12 @@ def test_sampler_and_trainer_agree_and_the_first_step_is_on_policy(network, rows
     assert metrics["train/clip_frac"] == 0
     assert metrics["policy/entropy"] > 0
     # On policy every ratio is 1, so the loss is −Σ A over tokens, over episodes × constant.
-    expected = -sum(row.advantage * len(row.targets) for row in rows) / 800
+    expected = -sum(row.advantages[0] * len(row.targets) for row in rows) / 800
     assert metrics["train/loss"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_update_makes_what_was_good_more_likely(network, rows):
-    batch = make_micro_batches(rows, 8, CPU)[0]
+    batch = make_micro_batches(rows, 1000, CPU)[0]
     before = score(network, network.model, batch, 0.8).logp_N.detach()
     Learner(network, TrainingSection(learning_rate=1e-3), 0.8).update(rows, episodes=8)
     after = score(network, network.model, batch, 0.8).logp_N.detach()
@@ -104,11 +132,19 @@ def test_several_steps_keep_the_first_ones_policy_as_old(network, rows):
     assert metrics["mismatch/logp_max"] <= 1e-5
 
 
+def test_the_rate_follows_the_schedule(network, rows):
+    settings = TrainingSection(updates=10, warmup_updates=2, schedule="cosine", learning_rate=0.3)
+    learner = Learner(network, settings, 0.8)
+    rates = [learner.update(rows, 8, number=number)["train/learning_rate"] for number in (1, 2, 3, 7, 10)]
+    falling = [0.15 * (1 + math.cos(math.pi * step / 8)) for step in (0, 4, 7)]
+    assert rates == pytest.approx([0.1, 0.2, *falling])
+
+
 def test_a_batch_without_signal_changes_nothing(network, rows):
     learner = Learner(network, TrainingSection(), 0.8)
     update(learner, rows)  # leaves momentum behind
     before = weights(network)
-    metrics = update(learner, [replace(row, advantage=0.0) for row in rows])
+    metrics = update(learner, [replace(row, advantages=(0.0,)) for row in rows])
     assert metrics["train/skipped"] == 1
     assert torch.equal(weights(network), before)
     assert update(learner, [])["policy/entropy"] is None
@@ -126,7 +162,7 @@ def test_kl_penalty_pulls_back_to_the_initial_policy(network, rows):
     learner = Learner(network, settings, 0.8)
     assert update(learner, rows)["train/kl_reference"] == 0
     assert update(learner, rows)["train/kl_reference"] > 0
-    still = [replace(row, advantage=0.0) for row in rows]
+    still = [replace(row, advantages=(0.0,)) for row in rows]
     drift = [update(learner, still)["train/kl_reference"] for _ in range(30)]
     assert drift[-1] < drift[0] / 2
 
@@ -135,7 +171,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(network, rows):
     learner = Learner(network, TrainingSection(), 0.8)
     before = weights(network)
     with pytest.raises(TrainError, match="gradient's norm is"):
-        learner.update([replace(rows[0], advantage=float("inf"))], episodes=1)
+        learner.update([replace(rows[0], advantages=(float("inf"),))], episodes=1)
     assert torch.equal(weights(network), before)
 
 

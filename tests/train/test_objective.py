@@ -80,3 +80,28 @@ def test_mismatch_is_zero_where_both_agree_and_never_negative():
     values = mismatch_kl(tensor(-1.0, -1.0, -1.0), tensor(-1.0, -1.5, -0.5))
     assert values[0] == 0
     assert values.tolist()[1:] == pytest.approx([math.exp(0.5) - 1.5, math.exp(-0.5) - 0.5])
+
+
+def test_gspo_has_one_ratio_a_decision_and_a_clip_of_its_own():
+    """Two decisions of 2 and 1 tokens. Differences (.2, −.1) and .3: ratios e^.05 and e^.3, advantages 1 and −1."""
+    old = tensor(-1.0, -1.0, -1.0)
+    new = (old + tensor(0.2, -0.1, 0.3)).requires_grad_()
+    decision = torch.tensor([0, 0, 1])
+    wide = ObjectiveSection(ratio="gspo", gspo_clip_low=0.9, gspo_clip_high=9.0)
+    loss_N = token_loss(new, old, old, tensor(1, 1, -1), wide, decision).loss_N
+    first, second = math.exp(0.05), math.exp(0.3)
+    assert loss_N.tolist() == pytest.approx([-first, -first, second])
+    loss_N.sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == pytest.approx([-first, -first, second])  # each token as if it were the whole ratio's
+    held = token_loss(new, old, old, tensor(1, 1, -1), ObjectiveSection(ratio="gspo"), decision)
+    assert held.clipped_N.tolist() == [True, True, False]  # a worse decision made likelier is never held back
+    assert held.loss_N.tolist() == pytest.approx([-1.0004, -1.0004, second])
+
+
+def test_gspo_is_the_token_objective_for_decisions_of_one_token():
+    old, advantage = tensor(-1.0, -2.0), tensor(1.0, -0.5)
+    new = old + tensor(0.1, -0.05)
+    apart = token_loss(new, old, old, advantage, ObjectiveSection())
+    gspo = ObjectiveSection(ratio="gspo", gspo_clip_low=0.2, gspo_clip_high=0.28)
+    assert torch.equal(token_loss(new, old, old, advantage, gspo, torch.tensor([0, 1])).loss_N, apart.loss_N)

@@ -5,7 +5,8 @@ import pytest
 from task_app.config.models import ModelSection
 from task_app.core.errors import ConfigError
 from task_app.core.task import TaskSpec
-from task_app.train.policy import EmbeddedPolicy, build_network
+from task_app.train.embedded import build_network
+from task_app.train.policy import EmbeddedPolicy
 
 
 def test_a_completion_carries_its_tokens(network, request_for):
@@ -14,7 +15,7 @@ def test_a_completion_carries_its_tokens(network, request_for):
     completion = policy.decide([request])[0]
     tokens = completion.tokens
     assert tokens is not None
-    words = network.table.words(tokens.completion_ids)
+    words = [network.renderer.tokenizer.words[token] for token in tokens.completion_ids]
     assert completion.message == network.spec.app.words_to_message(words)
     assert tokens.prompt_ids == network.renderer.prompt_ids(request.messages)
     assert (tokens.grammar_hash, tokens.renderer_hash) == (network.table.hash, network.renderer.hash)

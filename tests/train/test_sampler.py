@@ -10,7 +10,8 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.core.grammar import Grammar
 from task_app.train.masks import GrammarTable
 from task_app.train.policy import EmbeddedPolicy
-from task_app.train.sampler import Sampler, _inverse_cdf, check_sampling, masked_log_softmax, noise
+from task_app.train.sampler import Sampler, _inverse_cdf, check_sampling, noise
+from task_app.train.score import masked_log_softmax
 
 TEXTS = ["place 1", "place 2 turn 3 last left right stay", "turn 4", "place 0 turn 1 last stay"] * 4
 KEYS = [f"0/1/{index}/0/1" for index in range(len(TEXTS))]
@@ -62,7 +63,7 @@ def test_answers_are_legal_and_of_different_lengths(network):
         states = network.table.states(answer.ids)
         assert answer.mask == [int(network.table.forced_S[state] < 0) for state in states]
         assert all(logp == 0.0 for logp, kept in zip(answer.logprobs, answer.mask, strict=True) if not kept)
-    assert {tuple(network.table.words(a.ids))[2] for a in answers} == {"and", "end"}
+    assert {network.renderer.tokenizer.words[a.ids[2]] for a in answers} == {"and", "end"}
     assert {len(answer.ids) for answer in answers} == {3, 6}
 
 
@@ -127,5 +128,5 @@ def test_no_prompts_and_no_choices(network):
     tokenizer = network.table.tokenizer
     one = GrammarTable(Grammar("one", "0", "over", {"0": {"stay": "1"}, "1": {"end": "over"}}), tokenizer)
     answer = Sampler(network.model, one, network.settings, 1.0).sample([[1, 2]], ["k"])[0]
-    assert one.words(answer.ids) == ["stay", "end"]
+    assert [tokenizer.words[token] for token in answer.ids] == ["stay", "end"]
     assert (answer.logprobs, answer.mask) == ([0.0, 0.0], [0, 0])

@@ -109,3 +109,6 @@ class CrafterApp(TaskApp[CrafterOptions]):
 
     def words_to_message(self, words: Sequence[str]) -> AssistantMessage:
         return tool.words_to_message(words)
+
+    def message_to_words(self, message: AssistantMessage, options: CrafterOptions) -> tuple[str, ...] | ParseFailure:
+        return tool.message_to_words(message, options)

@@ -124,3 +124,9 @@ def grammar(options: CrafterOptions) -> Grammar:
 def words_to_message(words: Sequence[str]) -> AssistantMessage:
     """The call that a full walk through the grammar stands for."""
     return say([word for word in words if word not in (TOOL, END)])
+
+
+def message_to_words(message: AssistantMessage, options: CrafterOptions) -> tuple[str, ...] | ParseFailure:
+    """The walk through the grammar of a legal call, or why it is not one."""
+    actions = parse(message, options)
+    return actions if isinstance(actions, ParseFailure) else (TOOL, *actions, END)

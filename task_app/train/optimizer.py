@@ -1,0 +1,61 @@
+"""AdamW with a gradient norm limit and a learning-rate schedule. Knows no loss.
+
+The rate of an update is a function of its number alone, so that a resumed run needs no state for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import nn
+
+from task_app.core.errors import TrainError
+
+__all__ = ["Optimizer", "Schedule", "rate_factor"]
+
+Schedule = Literal["constant", "cosine"]
+
+
+def rate_factor(step: int, steps: int, warmup: int, schedule: Schedule) -> float:
+    """What the learning rate of 0-based `step` of `steps` is multiplied by.
+
+    Linear from 1/(warmup + 1) over the first `warmup` steps, then 1 (`constant`) or half a cosine that ends just
+    above 0 (`cosine`).
+    """
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+class Optimizer:
+    """Steps the given parameters; `state_dict` and `load_state_dict` are PyTorch's own."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float, max_grad_norm: float
+    ) -> None:
+        self._parameters = list(parameters)
+        self._learning_rate, self._max_grad_norm = learning_rate, max_grad_norm
+        self.torch = torch.optim.AdamW(self._parameters, lr=learning_rate, weight_decay=weight_decay)
+
+    def zero_grad(self) -> None:
+        """Forget gradients."""
+        self.torch.zero_grad(set_to_none=True)
+
+    def step(self, factor: float = 1.0) -> float:
+        """One step at `factor` times the learning rate; returns the gradient's norm before it was limited.
+
+        Raises TrainError when the norm is not finite; the weights are then as before.
+        """
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        if not math.isfinite(norm):
+            self.zero_grad()
+            raise TrainError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
+        for group in self.torch.param_groups:
+            group["lr"] = self._learning_rate * factor
+        self.torch.step()
+        return norm
