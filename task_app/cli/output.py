@@ -22,9 +22,9 @@ _errors = Console(stderr=True, highlight=False)
 
 
 class Bar(Protocol):
-    """Advances a progress bar by one; says something beside it when given a text."""
+    """Advances a progress bar by one and says something beside it; with a `total`, only says how much there is."""
 
-    def __call__(self, text: str = "") -> None: ...
+    def __call__(self, text: str = "", *, total: int | None = None) -> None: ...
 
 
 def print_json(value: Any) -> None:
@@ -63,7 +63,7 @@ def progress_bar(label: str, total: int) -> Iterator[Bar]:
     with Progress(*columns, console=_errors, transient=not _errors.is_terminal) as progress:
         task = progress.add_task(label, total=total, text="")
 
-        def advance(text: str = "") -> None:
-            progress.update(task, advance=1, text=text)
+        def advance(text: str = "", *, total: int | None = None) -> None:
+            progress.update(task, advance=0 if total else 1, text=text, total=total)
 
         yield advance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +13,8 @@ from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
 
 if TYPE_CHECKING:
     from task_app.analyze.report import TrainingReport
+    from task_app.analyze.stats import Summary
+    from task_app.config import Config
 
 __all__ = ["add_to"]
 
@@ -26,11 +28,23 @@ def add_to(app: typer.Typer) -> None:
 def train(
     ctx: typer.Context,
     config: ConfigFile = None,
-    kind: Annotated[Literal["rl"], typer.Option("--type", help="rl: GRPO from event-level step rewards.")] = "rl",
+    kind: Annotated[
+        Literal["rl", "sft"],
+        typer.Option("--type", help="rl: GRPO from event-level step rewards; sft: imitation of exported decisions."),
+    ] = "rl",
+    dataset: Annotated[Path | None, typer.Option(help="sft: JSON lines from `traces export-sft`.")] = None,
+    validation: Annotated[Path | None, typer.Option(help="sft: JSON lines whose loss is watched.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
-    settings = config_from(ctx, config, {})
+    settings = config_from(ctx, config, {"sft.dataset": dataset, "sft.validation": validation})
+    if kind == "sft":
+        _train_sft(settings, as_json)
+    else:
+        _train_rl(settings, as_json)
+
+
+def _train_rl(settings: Config, as_json: bool) -> None:
     from task_app.cli.output import console, print_json
     from task_app.train.launch import train_config
 
@@ -41,8 +55,31 @@ def train(
             {"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after}
         )
         return
-    _print_report(report)
+    _print_report(report.held_out)
     console.print(f"run {result.run_id} in {result.run_dir} · report: {result.run_dir / 'report.html'}")
+
+
+def _train_sft(settings: Config, as_json: bool) -> None:
+    from task_app.cli.output import console, print_json, progress_bar
+    from task_app.train.launch import train_sft
+
+    with progress_bar("steps", 0) as advance:
+
+        def progress(line: dict[str, Any]) -> None:
+            if line["kind"] == "start":
+                advance(total=line["steps"])
+            elif line["kind"] == "step":
+                advance(f"loss {line['loss']:.3f}")
+            elif line["kind"] == "validation" and line["loss"] is not None:
+                console.print(f"validation after {line['update']} steps: loss {line['loss']:.3f}")
+
+        outcome = train_sft(settings, progress=progress)
+    if as_json:
+        print_json(outcome.to_json())
+        return
+    result = outcome.result
+    _print_report(outcome.held_out)
+    console.print(f"run {result.run_id} in {result.run_dir} · entropy at the end {result.entropy:.2f} nats a choice")
 
 
 def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.")] = 8010) -> None:
@@ -57,7 +94,7 @@ def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.
     demo = run_demo(config, paths, port, stage=progress_bar, training=_training_bar, note=console.print)
     console.print(f"{demo.collected.rows} reward vectors from {paths.trace_db} in {paths.vectors}")
     print_table("reward by turn", ("turn", "sum of r", "ΣAchΔ", "ΣUniqueΔ"), demo.collected.by_turn())
-    _print_report(demo.report)
+    _print_report(demo.report.held_out)
     _print_time_split(demo.report)
     console.print(
         f"\nreport: {paths.report}   (open it in a browser)\n\n"
@@ -89,12 +126,12 @@ def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield progress
 
 
-def _print_report(report: TrainingReport) -> None:
+def _print_report(held_out: Mapping[str, Summary]) -> None:
     from task_app.cli.output import print_table
 
     rows = [
         (label, s.outcome.n, s.outcome.mean, s.outcome.low, s.outcome.high, s.unique_delta_sum)
-        for label, s in report.held_out.items()
+        for label, s in held_out.items()
     ]
     columns = ("policy", "episodes", "mean achievements", "95 % low", "high", "ΣUniqueΔ")
     print_table("held-out worlds, one episode each", columns, rows)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,12 +22,13 @@ from task_app.train.embedded import build_network
 from task_app.train.evaluate import evaluate
 from task_app.train.facts import peak_rss_mb
 from task_app.train.grpo import Progress, TrainingResult, run_training
-from task_app.train.plan import check_config, unused_keys
+from task_app.train.plan import check_config, config_json, unused_keys
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.report import RANDOM, report_run
+from task_app.train.sft import SftResult, run_sft
 from task_app.wiring import check, make_policy
 
-__all__ = ["embedded_factory", "train_config", "train_seeds"]
+__all__ = ["SftOutcome", "embedded_factory", "train_config", "train_seeds", "train_sft"]
 
 
 def train_config(
@@ -48,6 +50,37 @@ def train_config(
         if RANDOM not in summaries:
             summaries[RANDOM] = _random_summary(config, spec, store, f"{result.run_id}-{RANDOM}")
         return result, report_run(config.training.run_dir, result.run_id, store, summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class SftOutcome:
+    """A finished supervised run and how its policy plays held-out worlds, beside the random policy."""
+
+    result: SftResult
+    held_out: dict[str, Summary]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        result = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self.result).items()}
+        return result | {"held_out": {label: asdict(summary.outcome) for label, summary in self.held_out.items()}}
+
+
+def train_sft(config: Config, *, progress: Callable[[dict[str, Any]], None]) -> SftOutcome:
+    """Fine-tune on `sft.dataset`, then play `eval.seeds` with the weights kept and with the random policy.
+
+    Raises ConfigError before any work, TrainError and StoreError after.
+    """
+    spec = check(config)
+    result = run_sft(config, spec, progress=progress)
+    policy = load_policy(result.checkpoint, spec, temperature=config.policy.temperature)
+    with TraceStore.open(config.rollout.trace_db) as store:
+        run_id = f"{result.run_id}-eval"
+        store.write_run(run_id, "eval", config_json(config))
+        store.supersede(run_id, 0)
+        evaluate(policy, spec, config, store.write_episode, run_id=run_id, update=result.steps)
+        held_out = {RANDOM: _random_summary(config, spec, store, f"{result.run_id}-{RANDOM}")}
+        held_out["sft"] = summarise(store.episodes(run_id=run_id))
+    return SftOutcome(result, held_out)
 
 
 def train_seeds(
