@@ -1,4 +1,4 @@
-"""Train one config with several seeds and print the held-out score of each, and their mean.
+"""Train one config with several seeds; print the held-out score of each, their mean and its interval over seeds.
 
     python scripts/train_seeds.py --config configs/basic/crafter_rl.toml --seeds 0:3 --training.updates=20
 
@@ -23,7 +23,9 @@ def main() -> None:
     arguments, overrides = parser.parse_known_args()
     config = load_config(arguments.config, parse_overrides(overrides))
     rows = train_seeds(config, arguments.seeds.seeds(), note=print)
-    print_table("held-out outcome by training seed", ("seed", "before", "after", "seconds", "peak MB"), rows)
+    print_table(
+        "held-out outcome by training seed", ("seed", "before", "after", "after − before", "seconds", "peak MB"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,26 @@ from task_app.apps import find_apps
 from task_app.collect import BatchMetrics, collect_rows, measure
 from task_app.config import Config
 from task_app.core.errors import ConfigError, StoreError
+from task_app.core.policy import Policy
+from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
-from task_app.rollout import plan_groups, play
+from task_app.rollout import Limits, plan_groups, play
 from task_app.rollout.client import HostedTaskApp
 from task_app.store import TraceStore
-from task_app.wiring import EmbeddedFactory, check, make_limits, make_policy
+from task_app.wiring import EmbeddedFactory, check, make_limits, make_policy, make_step_limits
 
 __all__ = [
     "Collected",
     "Score",
     "collect_database",
     "evaluate_beside_random",
+    "for_evaluation",
     "installation",
     "new_run_id",
     "play_config",
     "play_hosted",
     "score",
+    "write_whole",
 ]
 
 Progress = Callable[[Episode], None]
@@ -59,8 +63,13 @@ def play_config(
     progress: Progress,
     embedded: EmbeddedFactory | None = None,
     environ: Mapping[str, str] = os.environ,
+    limits: Limits | None = None,
+    wrap: Callable[[Policy, TaskSpec], Policy] | None = None,
 ) -> list[Episode]:
-    """Play the config's seeds × group size in this process. Raises ConfigError before any I/O, StoreError."""
+    """Play the config's seeds × group size in this process. Raises ConfigError before any I/O, StoreError.
+
+    `limits` stand in for the config's own; `wrap` may put something around the policy, to listen.
+    """
     spec = check(config)
     rollout = config.rollout
     with httpx.Client(follow_redirects=False) as client:
@@ -68,6 +77,8 @@ def play_config(
         policy = make_policy(
             config.policy, spec, embedded=embedded, client=client, environ=environ, own_key_env=own_key_env
         )
+        if wrap is not None:
+            policy = wrap(policy, spec)
         plans = plan_groups(rollout.seeds.seeds(), rollout.group_size, run_id=run_id, noise_seed=config.seed)
         with TraceStore.open(rollout.trace_db) as store:
             store.write_run(run_id, command, config.model_dump(mode="json"))
@@ -76,9 +87,8 @@ def play_config(
                 store.write_episode(episode)
                 progress(episode)
 
-            return play(
-                plans, spec, policy, make_limits(config), config.step_rewards, keep, concurrency=rollout.concurrency
-            )
+            limits = limits or make_limits(config)
+            return play(plans, spec, policy, limits, config.step_rewards, keep, concurrency=rollout.concurrency)
 
 
 def play_hosted(
@@ -143,12 +153,21 @@ def installation() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a policy did on a set of worlds; `failed` episodes carry no outcome and are not in the mean."""
+    """How a policy did on a set of worlds; `failed` episodes carry no outcome and are not in the mean.
+
+    env_steps  the budget of environment steps that ended the episodes; 0: the turn limit did
+    """
 
     policy: str
     version: str
     outcome: Mean
     failed: int
+    env_steps: int = 0
+
+    @property
+    def budget(self) -> str:
+        """What ended the episodes, in words."""
+        return f"{self.env_steps} steps" if self.env_steps else "turn limit"
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain JSON values."""
@@ -162,18 +181,32 @@ def evaluate_beside_random(
     embedded: EmbeddedFactory | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Score]:
-    """Play `eval.seeds`, one episode each, with the config's policy and then with `random`."""
-    rollout = config.rollout.model_copy(update={"seeds": config.eval.seeds, "group_size": 1})
-    held_out = config.model_copy(update={"rollout": rollout, "seed": config.eval.sampling_seed})
+    """Play `eval.seeds`, one episode each, with the config's policy and then with `random`; where `eval.env_steps`
+    asks for it, then each again with that budget."""
+    held_out = for_evaluation(config)
     names = list(dict.fromkeys((config.policy.name, "random")))
     scores = []
-    for name in names:
-        one = held_out.model_copy(update={"policy": config.policy.model_copy(update={"name": name})})
+    budgets = [make_limits(config), make_step_limits(config)]
+    for limits, name in [(limits, name) for limits in budgets if limits for name in names]:
+        one = held_out.model_copy(update={"policy": held_out.policy.model_copy(update={"name": name})})
         episodes = play_config(
-            one, run_id=new_run_id("eval"), command="eval", progress=progress, embedded=embedded, environ=environ
+            one,
+            run_id=new_run_id("eval"),
+            command="eval",
+            progress=progress,
+            embedded=embedded,
+            environ=environ,
+            limits=limits,
         )
-        scores.append(score(episodes))
+        scores.append(replace(score(episodes), env_steps=limits.max_env_steps))
     return scores
+
+
+def for_evaluation(config: Config) -> Config:
+    """The same config with what `[eval]` pins: its worlds, one episode each, its noise and its temperature."""
+    rollout = config.rollout.model_copy(update={"seeds": config.eval.seeds, "group_size": 1})
+    policy = config.policy.model_copy(update={"temperature": config.eval.temperature})
+    return config.model_copy(update={"rollout": rollout, "policy": policy, "seed": config.eval.sampling_seed})
 
 
 def score(episodes: Sequence[Episode]) -> Score:
@@ -225,12 +258,12 @@ def collect_database(config: Config, *, run_id: str | None, output: Path | None)
         raise ConfigError(f"no episode in {config.rollout.trace_db} carries a reward", field="rollout.trace_db")
     text = "".join(f"{line}\n" for line in lines)
     if output is not None:
-        _write_whole(output, text)
+        write_whole(output, text)
     return Collected(text, len(lines), metrics, len(episodes) - len(lines))
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename, so that a file of that name is never left half-written."""
+def write_whole(path: Path, text: str) -> None:
+    """Write beside, then rename, so that a file of that name is never left half-written. Raises ConfigError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

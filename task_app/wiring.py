@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from task_app.policies.chat import provider_key
 from task_app.rollout import Limits
 from task_app.store import TraceStore
 
-__all__ = ["EmbeddedFactory", "check", "make_limits", "make_policy", "make_spec", "policy_names"]
+__all__ = ["EmbeddedFactory", "check", "make_limits", "make_policy", "make_spec", "make_step_limits", "policy_names"]
 
 EmbeddedFactory = Callable[[TaskSpec, Path | None], Policy]
 OTHER_POLICIES = ("chat", "embedded", "replay")
@@ -47,6 +48,18 @@ def make_limits(config: Config) -> Limits:
     """The limits of the config's rollouts."""
     rollout = config.rollout
     return Limits(rollout.max_decisions, rollout.max_parse_failures, rollout.infra_tries)
+
+
+def make_step_limits(config: Config) -> Limits | None:
+    """The limits of the second evaluation, whose budget is `eval.env_steps`; None where none is asked for.
+
+    Its turn limit is the budget itself unless set, so that no policy gains by how many actions its decisions hold.
+    """
+    held_out = config.eval
+    if not held_out.env_steps:
+        return None
+    decisions = held_out.env_steps_max_decisions or held_out.env_steps
+    return replace(make_limits(config), max_decisions=decisions, max_env_steps=held_out.env_steps)
 
 
 def policy_names(app: TaskApp[Any]) -> list[str]:

@@ -23,7 +23,7 @@ def config(tmp_path):
             "rollout.group_size": 2,
             "rollout.max_decisions": 6,
             "rollout.trace_db": str(tmp_path / "t.db"),
-            "eval.seeds": "1000:1003",
+            "eval.seeds": "1000000:1000003",
         }
         return load_config(None, small | {key.replace("__", "."): value for key, value in overrides.items()})
 
@@ -84,7 +84,9 @@ class TestScores:
         evaluate_beside_random(config(), progress=lambda episode: None, environ={})
         with TraceStore.open(tmp_path / "t.db", read_only=True) as store:
             episodes = list(store.episodes())
-        assert [(e.task.seed, e.member, e.policy) for e in episodes] == [(s, 0, "random") for s in (1000, 1001, 1002)]
+        assert [(e.task.seed, e.member, e.policy) for e in episodes] == [
+            (s, 0, "random") for s in range(1_000_000, 1_000_003)
+        ]
 
     def test_the_noise_is_that_of_the_evaluation_not_of_training(self, config, tmp_path):
         def steps(seed: int, noise: int):

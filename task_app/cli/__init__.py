@@ -7,14 +7,15 @@ Nothing but Typer is imported until a command runs, so that `--help` answers at 
     serving.py   list, info, serve
     rollouts.py  rollout, eval, collect
     traces/      traces show, …
-    training.py  train, demo
+    training.py  train, demo; live.py shows a run on a terminal
+    checkpoints.py  checkpoint export
 """
 
 from __future__ import annotations
 
 import typer
 
-from task_app.cli import rollouts, serving, traces, training
+from task_app.cli import checkpoints, rollouts, serving, traces, training
 from task_app.cli.common import CommandGroup, run_guarded
 
 __all__ = ["app", "main"]
@@ -31,6 +32,7 @@ serving.add_to(app)
 rollouts.add_to(app)
 traces.add_to(app)
 training.add_to(app)
+checkpoints.add_to(app)
 
 
 def main() -> None:

@@ -46,6 +46,10 @@ def rollout(
     base_url: Annotated[str | None, typer.Option(help="Play on the task app served there.")] = None,
     trace_db: TraceDb = None,
     run_id: Annotated[str | None, typer.Option(help="Name of the run [default: a fresh one].")] = None,
+    relabel: Annotated[
+        str | None, typer.Option(help="Ask this scripted player what it would do in each state.")
+    ] = None,
+    relabel_output: Annotated[Path | None, typer.Option(help="relabel: JSONL file for its answers.")] = None,
     as_json: Json = False,
     config: ConfigFile = None,
 ) -> None:
@@ -63,10 +67,13 @@ def rollout(
         "rollout.trace_db": trace_db,
     }
     settings = config_from(ctx, config, options)
-    from task_app.cli.output import progress_bar
+    from task_app.cli.output import console, progress_bar
+    from task_app.relabel import check_relabel, play_relabelled
     from task_app.runs import new_run_id, play_config, play_hosted
 
+    check_relabel(relabel, relabel_output, base_url)
     run_id = run_id or new_run_id("rollout")
+    relabelled = None
     total = len(settings.rollout.seeds) * settings.rollout.group_size
     with progress_bar("rollouts", total) as advance:
 
@@ -78,11 +85,17 @@ def rollout(
             episodes = play_hosted(
                 settings, base_url, run_id=run_id, command="rollout", progress=progress, store_here=stored
             )
+        elif relabel and relabel_output:
+            episodes, relabelled = play_relabelled(
+                settings, relabel, relabel_output, run_id=run_id, progress=progress, embedded=_embedded(settings)
+            )
         else:
             episodes = play_config(
                 settings, run_id=run_id, command="rollout", progress=progress, embedded=_embedded(settings)
             )
     _print_episodes(run_id, episodes, as_json)
+    if relabelled and not as_json:
+        console.print(f"{relabelled.rows} rows in {relabelled.output}; {relabel} agreed in {relabelled.agreed}")
     if any(not episode.rewarded for episode in episodes):
         sys.exit(1)
 
@@ -113,15 +126,19 @@ def evaluate(
     }
     settings = config_from(ctx, config, options)
     from task_app.cli.output import print_json, print_table, progress_bar
-    from task_app.runs import evaluate_beside_random
+    from task_app.runs import evaluate_beside_random, for_evaluation
 
-    with progress_bar("evaluation", 2 * len(settings.eval.seeds)) as advance:
+    settings = for_evaluation(settings)
+    total = (4 if settings.eval.env_steps else 2) * len(settings.eval.seeds)
+    with progress_bar("evaluation", total) as advance:
         scores = evaluate_beside_random(settings, progress=lambda episode: advance(), embedded=_embedded(settings))
     if as_json:
         print_json([score.to_json() for score in scores])
     else:
-        rows = [(s.policy, s.outcome.n, s.outcome.mean, s.outcome.low, s.outcome.high, s.failed) for s in scores]
-        columns = ("policy", "n", "mean outcome", "95 % low", "high", "failed")
+        rows = [
+            (s.policy, s.budget, s.outcome.n, s.outcome.mean, s.outcome.low, s.outcome.high, s.failed) for s in scores
+        ]
+        columns = ("policy", "budget", "n", "mean outcome", "95 % low", "high", "failed")
         print_table(f"held-out seeds {settings.eval.seeds}", columns, rows)
     if any(score.failed for score in scores):
         sys.exit(1)

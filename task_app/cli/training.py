@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,10 +35,28 @@ def train(
     ] = "rl",
     dataset: Annotated[Path | None, typer.Option(help="sft: JSON lines from `traces export-sft`.")] = None,
     validation: Annotated[Path | None, typer.Option(help="sft: JSON lines whose loss is watched.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Run folder of which --update is made again from stored rollouts and compared.")
+    ] = None,
+    update: Annotated[int | None, typer.Option(min=1, help="replay: which update.")] = None,
+    trace_db: Annotated[Path | None, typer.Option(help="replay: the run's database, where it was moved.")] = None,
+    status: Annotated[
+        Path | None, typer.Option(help="Run folder whose heartbeat is shown; exit code 0 where it runs or is done.")
+    ] = None,
+    ledger: Annotated[bool, typer.Option(help="Show every run recorded beside the run folder.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
     settings = config_from(ctx, config, {"sft.dataset": dataset, "sft.validation": validation})
+    if status is not None:
+        _status(status, settings.training.guards.heartbeat_max_age_s, as_json)
+        return
+    if ledger:
+        _ledger((settings.sft if kind == "sft" else settings.training).run_dir, as_json)
+        return
+    if replay is not None or update is not None:
+        _replay(replay, update, trace_db, as_json)
+        return
     if kind == "sft":
         _train_sft(settings, as_json)
     else:
@@ -56,7 +75,22 @@ def _train_rl(settings: Config, as_json: bool) -> None:
         )
         return
     _print_report(report.held_out)
+    _print_differences(report)
     console.print(f"run {result.run_id} in {result.run_dir} · report: {result.run_dir / 'report.html'}")
+
+
+def _replay(run_dir: Path | None, update: int | None, trace_db: Path | None, as_json: bool) -> None:
+    from task_app.cli.output import console, print_json
+    from task_app.train.replay_update import replay_recorded
+
+    found = replay_recorded(run_dir, update, trace_db)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        for line in found.sentences():
+            console.print(line)
+    if not found.equal:
+        sys.exit(1)
 
 
 def _train_sft(settings: Config, as_json: bool) -> None:
@@ -95,6 +129,7 @@ def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.
     console.print(f"{demo.collected.rows} reward vectors from {paths.trace_db} in {paths.vectors}")
     print_table("reward by turn", ("turn", "sum of r", "ΣAchΔ", "ΣUniqueΔ"), demo.collected.by_turn())
     _print_report(demo.report.held_out)
+    _print_differences(demo.report)
     _print_time_split(demo.report)
     console.print(
         f"\nreport: {paths.report}   (open it in a browser)\n\n"
@@ -107,11 +142,43 @@ def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.
     )
 
 
+def _status(run_dir: Path, max_age_s: float, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from task_app.cli.output import console, print_json
+    from task_app.train.heartbeat import read_heartbeat
+
+    pulse = read_heartbeat(run_dir)
+    if as_json:
+        print_json(asdict(pulse) | {"dead": pulse.is_dead(max_age_s)})
+    else:
+        console.print(pulse.describe(max_age_s))
+    if not pulse.is_well(max_age_s):
+        raise typer.Exit(1)
+
+
+def _ledger(run_dir: Path, as_json: bool) -> None:
+    from task_app.cli.output import print_json, print_table
+    from task_app.train.ledger import COLUMNS, ledger_of, ledger_rows
+
+    book = ledger_of(run_dir)
+    records = book.records()
+    if as_json:
+        print_json(records)
+    else:
+        print_table(str(book.path), COLUMNS, ledger_rows(records))
+
+
 @contextmanager
 def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar that moves with every update and shows the last one's numbers; evaluations are printed."""
+    """The live view on a terminal; elsewhere a bar with the last update's numbers, and evaluations printed."""
+    from task_app.cli.live import live_view
     from task_app.cli.output import console, progress_bar
 
+    if console.is_terminal:
+        with live_view(updates) as progress:
+            yield progress
+        return
     with progress_bar("training", updates) as advance:
 
         def progress(line: dict[str, Any]) -> None:
@@ -135,6 +202,15 @@ def _print_report(held_out: Mapping[str, Summary]) -> None:
     ]
     columns = ("policy", "episodes", "mean achievements", "95 % low", "high", "ΣUniqueΔ")
     print_table("held-out worlds, one episode each", columns, rows)
+
+
+def _print_differences(report: TrainingReport) -> None:
+    from task_app.cli.output import console
+    from task_app.train.report import DIFFERENCE, ENV_STEPS
+
+    for name, value in report.facts.items():
+        if name.startswith((DIFFERENCE, ENV_STEPS)):
+            console.print(f"{name.removesuffix(': ')}: {value}")
 
 
 def _print_time_split(report: TrainingReport) -> None:

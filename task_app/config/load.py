@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from task_app.config.models import FORWARDED_SECTIONS, Config
+from task_app.config.models import FORWARDED_SECTIONS, PATH_OR_NAME, Config
 from task_app.core.errors import ConfigError
 
 __all__ = ["describe_validation_error", "load_config", "parse_overrides"]
@@ -100,7 +100,10 @@ def _set(document: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _resolve_paths(section: dict[str, Any], model: type[BaseModel], folder: Path) -> None:
-    """Make the path-typed values of one section, and of those inside it, relative to `folder`."""
+    """Make the path-typed values of one section, and of those inside it, relative to `folder`.
+
+    A text that may be a name is a path when it begins with a dot.
+    """
     for key, value in section.items():
         field = model.model_fields.get(key)
         if field is None:
@@ -110,6 +113,8 @@ def _resolve_paths(section: dict[str, Any], model: type[BaseModel], folder: Path
             _resolve_paths(value, kind, folder)
         elif isinstance(value, str) and (kind is Path or Path in get_args(kind)):
             section[key] = folder / value
+        elif field.json_schema_extra == PATH_OR_NAME and isinstance(value, str) and value.startswith("."):
+            section[key] = str(folder / value)
 
 
 def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> Sequence[str]:

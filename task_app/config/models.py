@@ -18,9 +18,11 @@ from task_app.core.types import StepRewardFlags
 
 __all__ = [
     "FORWARDED_SECTIONS",
+    "PATH_OR_NAME",
     "Config",
     "CreditSection",
     "EvalSection",
+    "GuardsSection",
     "ModelSection",
     "ObjectiveSection",
     "PolicySection",
@@ -30,6 +32,7 @@ __all__ = [
     "ServerSection",
     "SftSection",
     "TaskSection",
+    "TrackingSection",
     "TrainingSection",
 ]
 
@@ -38,6 +41,9 @@ FORWARDED_SECTIONS: tuple[str, ...] = (
     "hyperparameters",
 )  # fmt: skip
 """Sections of the job files existing users have; known, forwarded to a backend key for key."""
+
+PATH_OR_NAME: dict[str, Any] = {"resolved": "with a leading dot"}
+"""Marks a text that is a path, relative to its file, when it begins with a dot, and a name otherwise."""
 
 DEFAULT_TRACE_DB = "traces/task_app.db"
 EVAL_SEED_START = 1_000_000
@@ -123,7 +129,7 @@ class PolicySection(Section):
     api_key_env: str = ""
     """chat: the variable that holds the key; empty picks OPENAI_API_KEY or GROQ_API_KEY by host."""
     temperature: float = Field(default=1.0, ge=0, le=2)
-    """Sampling temperature; the embedded policy needs more than 0."""
+    """Sampling temperature; the embedded policy needs more than 0. Evaluations use `eval.temperature`."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """chat: nucleus sampling; 1 samples from the whole distribution."""
     max_tokens: int = Field(default=512, ge=1, le=131_072)
@@ -179,8 +185,37 @@ class ServerSection(Section):
 
 
 class ModelSection(Section):
-    """The embedded policy: a small Qwen3-architecture model, randomly initialised."""
+    """The model that is trained: with a `path` a language model of `transformers`, else the embedded policy, a small
+    Qwen3-architecture model made from scratch (the keys from `hidden_size` to `max_positions` are its shape)."""
 
+    path: str = Field(default="", json_schema_extra=PATH_OR_NAME)
+    """Folder or name of a causal language model; empty makes the embedded policy; `./` and `../` are paths."""
+    allow_download: bool = False
+    """Fetch a model that is given by name; otherwise only what is on this machine is used."""
+    lora_rank: int = Field(default=0, ge=0, le=1024)
+    """Rank of LoRA adapters, which alone are then trained; 0 trains all weights."""
+    lora_alpha: float = Field(default=32.0, gt=0, le=10_000)
+    """Adapters count alpha / rank."""
+    lora_targets: list[str] = Field(default_factory=list)
+    """Names of the layers that get adapters; empty means every linear layer but the output head."""
+    gradient_checkpointing: bool = False
+    """Compute each block again in the backward pass: less memory, about a third more time."""
+    attention: Literal["sdpa", "eager", "flash_attention_2", "flex_attention"] = "sdpa"
+    """Which attention of `transformers` a model with a path uses."""
+    packing: bool = True
+    """Put several rows of a model with a path into one sequence; false pads each row instead."""
+    sampler_rows: int = Field(default=64, ge=1, le=65_536)
+    """Answers a model with a path samples at once; changes memory and speed, never an answer."""
+    max_new_tokens: int = Field(default=256, ge=1, le=131_072)
+    """Most tokens of an answer of a model with a path; a longer one is cut and does not parse."""
+    max_prompt_tokens: int = Field(default=4096, ge=16, le=1_000_000)
+    """Most tokens of a prompt; an episode whose prompt outgrows it is truncated."""
+    history: str = Field(default="none", pattern=r"^(none|full|last:[1-9]\d{0,3})$")
+    """Earlier decisions a prompt repeats as chat turns: none | last:k | full."""
+    keep_thinking: bool = True
+    """Whether repeated answers keep their <think> part; without it decisions do not merge into one row."""
+    template_options: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the model's chat template, such as enable_thinking."""
     hidden_size: int = Field(default=128, ge=8, le=8192)
     """Width of the residual stream."""
     layers: int = Field(default=2, ge=1, le=128)
@@ -192,7 +227,7 @@ class ModelSection(Section):
     intermediate_size: int = Field(default=256, ge=8, le=65_536)
     """Width of the feed-forward layer."""
     max_positions: int = Field(default=1024, ge=64, le=1_000_000)
-    """Longest row in tokens."""
+    """Longest row of the embedded policy in tokens."""
     device: str = "cpu"
     """cpu | cuda | cuda:N | mps."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -245,6 +280,51 @@ class ObjectiveSection(Section):
     """Weight of the KL penalty (k2) to the initial policy; 0 keeps no reference model."""
 
 
+class GuardsSection(Section):
+    """What a running training watches itself for; nothing here changes an update."""
+
+    collapse_spread: float = Field(default=0.01, ge=0)
+    """Mean standard deviation of returns inside groups below which an update counts as collapsed."""
+    collapse_warn_after: int = Field(default=3, ge=0, le=1_000_000)
+    """Collapsed updates in a row that warn; 0 never warns."""
+    collapse_stop_after: int = Field(default=10, ge=0, le=1_000_000)
+    """Collapsed updates in a row that stop the run with status collapsed; 0 never stops."""
+    slope_window: int = Field(default=10, ge=4, le=10_000)
+    """Updates over which the slope of each reward layer is taken."""
+    entropy_floor: float = Field(default=0.1, ge=0)
+    """Nats per chosen token below which the policy's entropy warns, from the first update on."""
+    window_entropy_floor: float = Field(default=0.1, ge=0, le=1)
+    """Entropy of the actions in windows of 6 to 12, as a share of the most possible, below which it warns."""
+    cycle_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of episodes that mostly repeat one short cycle of actions from which it warns."""
+    top_actions: int = Field(default=8, ge=1, le=1000)
+    """Actions the log names with their shares, the commonest first."""
+    heartbeat_max_age_s: float = Field(default=600.0, gt=0)
+    """Seconds without a heartbeat after which `train --status` calls a run dead."""
+
+    @model_validator(mode="after")
+    def _warns_before_it_stops(self) -> Self:
+        if self.collapse_stop_after and self.collapse_warn_after > self.collapse_stop_after:
+            raise ValueError(
+                f"collapse_warn_after ({self.collapse_warn_after}) must not be above collapse_stop_after "
+                f"({self.collapse_stop_after})"
+            )
+        return self
+
+
+class TrackingSection(Section):
+    """Where a run's numbers go besides metrics.jsonl, which is always written."""
+
+    wandb: bool = False
+    """Also log to Weights & Biases (extra `wandb`)."""
+    wandb_mode: Literal["offline", "online"] = "offline"
+    """offline keeps the run on this machine until `wandb sync`; online sends it while it runs."""
+    trackio: bool = False
+    """Also log to a local Trackio project (extra `trackio`)."""
+    project: str = Field(default="task-app", min_length=1)
+    """The project's name in both."""
+
+
 class TrainingSection(StepRewardSettings):
     """The GRPO loop."""
 
@@ -267,13 +347,24 @@ class TrainingSection(StepRewardSettings):
     micro_batch_tokens: int = Field(default=12_288, ge=64, le=100_000_000)
     """Tokens per forward pass, padding included; changes memory and speed, never the gradient."""
     checkpoint_every: int = Field(default=5, ge=1)
-    """Updates between checkpoints; the last update is always saved."""
+    """Updates between checkpoints; the last update and every evaluated one are always saved."""
+    keep_checkpoints: int = Field(default=0, ge=0, le=1_000_000)
+    """Newest checkpoints that are kept, besides the best by held-out score; 0 keeps all."""
+    allow_changed: list[str] = Field(default_factory=list)
+    """Keys that may differ from the run that is resumed, such as "training.learning_rate"; noted in its log."""
     init_from: Path | None = None
     """Checkpoint or run folder whose weights training starts from; without one they are fresh."""
     run_dir: Path = Path("runs/crafter_rl")
     """Folder of config, metrics, checkpoints and report; running the same command again resumes it."""
+    hypothesis: str = ""
+    """What the run is to find out; kept in the ledger."""
+    expectation: str = ""
+    """The numbers expected of it; kept in the ledger beside the result."""
+    note: str = ""
+    """Why more than one setting that affects rewards differs from the previous run's."""
     credit: CreditSection = CreditSection()
     objective: ObjectiveSection = ObjectiveSection()
+    guards: GuardsSection = GuardsSection()
 
 
 class SftSection(Section):
@@ -310,8 +401,23 @@ class EvalSection(Section):
     """Updates between evaluations; 0 evaluates only before and after."""
     sampling_seed: int = Field(default=0, ge=0)
     """Seed of the sampling noise, so that two policies meet the same draws."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    """Sampling temperature of every evaluation, whatever the policy is trained or rolled out at."""
+    env_steps: int = Field(default=0, ge=0, le=MAX_DECISIONS)
+    """Environment steps of a second evaluation whose episodes end when these are used; 0 makes none."""
+    env_steps_max_decisions: int = Field(default=0, ge=0, le=MAX_DECISIONS)
+    """Turn limit of that second evaluation, which observations may show; 0 is as many as steps."""
 
     _parse_seeds = field_validator("seeds", mode="before")(_seed_range)
+
+    @field_validator("seeds")
+    @classmethod
+    def _held_out(cls, seeds: SeedRange) -> SeedRange:
+        if seeds.start < EVAL_SEED_START:
+            raise ValueError(
+                f"held-out worlds have seeds of {EVAL_SEED_START} and more, so that no training range reaches them"
+            )
+        return seeds
 
 
 class Config(Section):
@@ -329,6 +435,7 @@ class Config(Section):
     training: TrainingSection = TrainingSection()
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
+    tracking: TrackingSection = TrackingSection()
     forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)
     """Sections of older job files, as written; local training does not use them."""
 

@@ -4,6 +4,7 @@
     ├── ConfigError    a setting is wrong; found before any I/O          → exit 2, HTTP 422
     ├── EnvError       the environment broke or was misused             → status infra_error
     ├── PolicyError    the model endpoint failed, hung or talked garbage → status infra_error
+    │   └── ContextOverflow  an episode outgrew the model's context     → status truncated
     ├── StoreError     a database is missing, foreign, locked or damaged → the command stops
     └── TrainError     training cannot go on                            → the run stops, resumable
 
@@ -14,7 +15,7 @@ never a reward of 0: an episode that ends in `infra_error` has no outcome.
 Catch these only at a boundary (episode loop, route, command), keep the cause, say what to do next.
 """
 
-__all__ = ["ConfigError", "EnvError", "PolicyError", "StoreError", "TaskAppError", "TrainError"]
+__all__ = ["ConfigError", "ContextOverflow", "EnvError", "PolicyError", "StoreError", "TaskAppError", "TrainError"]
 
 
 class TaskAppError(Exception):
@@ -47,6 +48,17 @@ class PolicyError(TaskAppError):
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
+
+
+class ContextOverflow(PolicyError):
+    """The prompts of `episode_ids` no longer fit the policy's context: those episodes end truncated.
+
+    Nothing was sampled for the others yet; they are asked again.
+    """
+
+    def __init__(self, message: str, episode_ids: frozenset[str]) -> None:
+        super().__init__(message, retryable=False)
+        self.episode_ids = episode_ids
 
 
 class StoreError(TaskAppError):

@@ -53,12 +53,16 @@ class EpisodePlan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What ends an episode besides the world. Times in seconds; `max_parse_failures` 0 is no limit."""
+    """What ends an episode besides the world. Times in seconds; 0 is no limit.
+
+    max_env_steps  the decision that would go beyond is cut where the budget ends
+    """
 
     max_decisions: int
     max_parse_failures: int = 0
     infra_tries: int = 3
     max_time_s: float | None = None
+    max_env_steps: int = 0
 
 
 @dataclass(slots=True)
@@ -174,6 +178,10 @@ class EpisodeRun:
         """End as an infrastructure error: stored with its cause, without any reward."""
         self._status, self._cause = "infra_error", cause
 
+    def truncate(self, cause: str) -> None:
+        """End because a limit of the policy's was reached; what was earned so far counts."""
+        self._status, self._cause = "truncated", cause
+
     def abort(self, cause: str) -> None:
         """End because a person or a limit of the server stopped it; no reward either."""
         self._status, self._cause = "aborted", cause
@@ -214,6 +222,7 @@ class EpisodeRun:
                 "text_s": self._timing.text_s,
                 "env_s": self._timing.env_s,
                 "noise_key": self.plan.noise_key,
+                **({"max_env_steps": self.limits.max_env_steps} if self.limits.max_env_steps else {}),
                 **self.plan.details,
             },
         )
@@ -261,6 +270,8 @@ class EpisodeRun:
 
     def _step_through(self, actions: tuple[str, ...]) -> list[StepRecord]:
         first = sum(len(decision.steps) for decision in self._decisions)
+        if self.limits.max_env_steps:
+            actions = actions[: self.limits.max_env_steps - first]
         steps: list[StepRecord] = []
         for index, action in enumerate(actions):
             result = self._env.step(action)
@@ -286,6 +297,8 @@ class EpisodeRun:
             self._terminated, self._status, self._cause = True, "ok", "terminated"
         elif last and last.truncated:
             self._status, self._cause = "truncated", "max_steps"
+        elif last and last.step + 1 == self.limits.max_env_steps:
+            self._status, self._cause = "truncated", "max_env_steps"
         elif limit and self._failures_in_a_row >= limit:
             self._status, self._cause = "truncated", "max_parse_failures"
         elif len(self._decisions) >= self.limits.max_decisions:

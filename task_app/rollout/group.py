@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
-from task_app.core.errors import PolicyError
+from task_app.core.errors import ContextOverflow, PolicyError
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Completion, DecisionRequest, Episode, StepRewardFlags
@@ -145,6 +145,12 @@ def _decide(runs: Sequence[EpisodeRun], policy: Policy) -> None:
         return
     try:
         completions = _ask(policy, [run.request() for run in runs], runs[0].limits.infra_tries)
+    except ContextOverflow as overflow:
+        for run in runs:
+            if run.episode_id in overflow.episode_ids:
+                run.truncate("context")
+        _decide([run for run in runs if not run.over], policy)
+        return
     except PolicyError as error:
         for run in runs:
             run.abort_if_late()  # a call cut short by the episode's own limit is no fault of the endpoint

@@ -1,4 +1,4 @@
-"""Training: the embedded policy and the GRPO loop. The only package that imports torch.
+"""Training: the embedded policy, real models, and the loops. The only package that imports torch.
 
 tokenizer.py   words ↔ ids             renderer.py   messages → prompt ids
 masks.py       the grammar as tables   model.py      a small Qwen3, seeded
@@ -9,6 +9,14 @@ checkpoint.py  save, load, resume      metrics.py    metrics.jsonl
 plan.py        refusals before work    evaluate.py   held-out worlds
 facts.py       what a line says         grpo.py      the loop: `run_training`
 report.py      the run's report         launch.py    what `task-app train` does
+load.py        which network            packing.py   rows → sequences
+chat_model.py  a `transformers` model   chat_network.py   it as a `Network`, checked at the start
+chat_template.py  its chat template     chat_renderer.py  prompts, history, answers
+chat_sampler.py   free text, batched    export.py    checkpoint → Hugging Face folder
+guards.py      what a run watches for  layers.py     rewards taken apart, who is alive
+behaviour.py   how varied actions are  heartbeat.py  a run's sign of life
+tracker.py     wandb, trackio          ledger.py     runs/ledger.jsonl
+journal.py     these three for a run   codehash.py   which code ran
 """
 
 import os

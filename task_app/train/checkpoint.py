@@ -7,6 +7,8 @@ as `keep` says, never those a pointer names.
     model.safetensors  weights, float32      optimizer.pt     optimiser state
     state.json         update, running means, hashes, settings
     config.json        the network in `transformers`' own form       tokenizer.json  the tokenizer's
+
+A model with adapters has `adapter_model.safetensors` and `adapter_config.json` (in `peft`'s form) instead of weights.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
 
 from task_app.config.models import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
-from task_app.train.embedded import EmbeddedNetwork, build_network
+from task_app.train.codehash import code_hash
+from task_app.train.load import build_network
+from task_app.train.network import Network
 from task_app.train.policy import EmbeddedPolicy
 
-__all__ = ["BEST", "FORMAT", "CheckpointState", "find_checkpoint", "initialise", "latest_checkpoint", "load_policy",
-           "load_weights", "read_state", "restore", "save_checkpoint"]  # fmt: skip
+__all__ = ["BEST", "FORMAT", "CheckpointState", "checkpoints", "find_checkpoint", "initialise", "latest_checkpoint",
+           "load_policy", "load_weights", "mark_best", "read_state", "restore", "save_checkpoint"]  # fmt: skip
 
 FORMAT = "task_app/checkpoint/1"
 POINTER, BEST = "latest", "best"
@@ -56,7 +59,7 @@ class CheckpointState:
 
 def save_checkpoint(
     folder: Path,
-    network: EmbeddedNetwork,
+    network: Network,
     optimizer: torch.optim.Optimizer,
     state: CheckpointState,
     *,
@@ -67,15 +70,13 @@ def save_checkpoint(
 
     `keep` checkpoints remain besides the best; 0 keeps all. Raises TrainError when the disk refuses.
     """
-    target = folder / f"u{state.update:06d}"
+    target = folder / _name(state.update)
     partial = folder / f".partial-{target.name}"
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_model(network.model, str(partial / "model.safetensors"))
+        network.save(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
-        network.model.config.to_json_file(partial / "config.json")
-        (partial / "tokenizer.json").write_text(network.renderer.tokenizer.json, encoding="utf-8")
         _write_json(partial / "state.json", _state_json(network, state))
         for file in partial.iterdir():
             _sync(file)
@@ -98,15 +99,44 @@ def _point(folder: Path, name: str, target: str) -> None:
     os.replace(pointer, folder / name)
 
 
+def mark_best(folder: Path, update: int, *, keep: int = 0) -> None:
+    """Point `folder/best` to the checkpoint of an update, where there is one; older ones are then deleted as `keep`
+    says. Raises TrainError when the disk refuses."""
+    target = folder / _name(update)
+    if not target.is_dir() or _pointed(folder, BEST) == target:
+        return
+    try:
+        _point(folder, BEST, target.name)
+        _sync(folder)
+        _retain(folder, keep)
+    except OSError as error:
+        raise TrainError(f"{folder / BEST} could not be written: {error}") from error
+
+
 def _retain(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and those a pointer names."""
+    """Delete all but the newest `keep` checkpoints and those a pointer names.
+
+    Each is renamed first, so that a kill in between leaves no half of a checkpoint under a checkpoint's name.
+    """
+    for path in folder.glob(".removed-*"):
+        shutil.rmtree(path)
     if not keep:
         return
     named = {_pointed(folder, name) for name in (BEST, POINTER)}
-    every = sorted(path for path in folder.glob("u*") if path.is_dir())
-    for path in every[:-keep]:
+    for path in checkpoints(folder)[:-keep]:
         if path not in named:
-            shutil.rmtree(path)
+            removed = folder / f".removed-{path.name}"
+            os.replace(path, removed)
+            shutil.rmtree(removed)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Every whole checkpoint in the folder, the oldest first."""
+    return sorted(path for path in folder.glob("u*") if path.is_dir())
+
+
+def _name(update: int) -> str:
+    return f"u{update:06d}"
 
 
 def _pointed(folder: Path, name: str) -> Path | None:
@@ -129,7 +159,7 @@ def find_checkpoint(path: Path) -> Path:
     return path
 
 
-def initialise(network: EmbeddedNetwork, init_from: Path | None) -> None:
+def initialise(network: Network, init_from: Path | None) -> None:
     """Put the weights of another run into a fresh network, where one is named. Raises TrainError."""
     if init_from is not None:
         load_weights(find_checkpoint(init_from), network)
@@ -146,26 +176,28 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def load_weights(checkpoint: Path, network: EmbeddedNetwork) -> dict[str, Any]:
+def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
     """Put a checkpoint's weights into `network`; returns its state.
 
-    Raises TrainError when grammar, renderer or prompt are not the network's own, or files are damaged.
+    Raises TrainError when grammar, renderer, prompt or base model are not the network's own, or files are damaged.
     """
     state = read_state(checkpoint)
+    if network.base_hash and "base_hash" not in state:
+        raise TrainError(f"{checkpoint} holds whole weights; to train adapters on them, give its folder as model.path")
     for name, own in _hashes(network).items():
-        if state[name] != own:
+        if state.get(name) != own:
             raise TrainError(
-                f"checkpoint {checkpoint} was trained with {name} {state[name]}, this task has {own}: the same app, "
-                "version and options are needed"
+                f"checkpoint {checkpoint} was trained with {name} {state.get(name)}, this task has {own}: the same "
+                "app, version and options are needed, and for adapters the same base model"
             )
     try:
-        load_model(network.model, str(checkpoint / "model.safetensors"))
+        network.load(checkpoint)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise TrainError(f"weights of {checkpoint} cannot be loaded: {error}") from error
     return state
 
 
-def restore(checkpoint: Path, network: EmbeddedNetwork, optimizer: torch.optim.Optimizer) -> CheckpointState:
+def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer) -> CheckpointState:
     """Put weights and optimiser state back, to go on training. Raises TrainError."""
     state = load_weights(checkpoint, network)
     try:
@@ -188,6 +220,8 @@ def load_policy(checkpoint: Path, spec: TaskSpec, *, temperature: float | None =
         trained_at = float(state["config"]["policy"]["temperature"])
     except (KeyError, TypeError, ValidationError) as error:
         raise TrainError(f"{checkpoint} holds no usable settings: {error}") from error
+    if settings.path and not settings.lora_rank:  # it holds all that its base model had
+        settings = settings.model_copy(update={"path": str(checkpoint)})
     network = build_network(spec, settings, seed=0)
     load_weights(checkpoint, network)
     return EmbeddedPolicy(
@@ -195,15 +229,16 @@ def load_policy(checkpoint: Path, spec: TaskSpec, *, temperature: float | None =
     )
 
 
-def _hashes(network: EmbeddedNetwork) -> dict[str, str]:
-    return {
-        "grammar_hash": network.table.hash,
+def _hashes(network: Network) -> dict[str, str]:
+    own = {
+        "grammar_hash": network.grammar_hash,
         "renderer_hash": network.renderer.hash,
         "prompt_hash": network.spec.prompt_hash,
     }
+    return own | ({"base_hash": network.base_hash} if network.base_hash else {})
 
 
-def _state_json(network: EmbeddedNetwork, state: CheckpointState) -> dict[str, Any]:
+def _state_json(network: Network, state: CheckpointState) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "kind": state.kind,
@@ -212,6 +247,7 @@ def _state_json(network: EmbeddedNetwork, state: CheckpointState) -> dict[str, A
         **_hashes(network),
         "task": network.spec.app.name,
         "torch": torch.__version__,
+        "code_hash": code_hash(),
         "baseline": state.baseline,
         "config": state.config,
     }

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from task_app.config.models import ModelSection
@@ -21,6 +23,7 @@ from task_app.train.model import Qwen3ForCausalLM, build_model, prepare_torch
 from task_app.train.network import Network
 from task_app.train.renderer import Renderer
 from task_app.train.rows import Row
+from task_app.train.sampler import Sampler
 from task_app.train.tokenizer import WordTokenizer
 
 __all__ = ["EmbeddedNetwork", "build_network"]
@@ -44,6 +47,17 @@ class EmbeddedNetwork(Network):
     def logits(self, model: nn.Module, hidden_N_H: Tensor) -> Tensor:
         head: Any = model.lm_head
         return head(hidden_N_H)
+
+    def sampler(self, temperature: float) -> Sampler:
+        return Sampler(self.model, self.table, self.settings, temperature)
+
+    def save(self, folder: Path) -> None:
+        save_model(self.model, str(folder / "model.safetensors"))
+        self.model.config.to_json_file(folder / "config.json")
+        (folder / "tokenizer.json").write_text(self.renderer.tokenizer.json, encoding="utf-8")
+
+    def load(self, folder: Path) -> None:
+        load_model(self.model, str(folder / "model.safetensors"))
 
 
 def _padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:

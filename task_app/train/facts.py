@@ -14,9 +14,19 @@ from task_app.collect import Batch
 from task_app.config.models import Config
 from task_app.core.types import Episode
 from task_app.credit import CreditResult
+from task_app.train.behaviour import measure_behaviour
+from task_app.train.layers import alive_facts, layer_facts, reward_layers
 from task_app.train.plan import credit_settings, warnings
 
-__all__ = ["Clock", "advantages_by_episode", "batch_facts", "peak_rss_mb", "run_facts", "seconds_by_part"]
+__all__ = [
+    "Clock",
+    "advantages_by_episode",
+    "batch_facts",
+    "behaviour_facts",
+    "peak_rss_mb",
+    "run_facts",
+    "seconds_by_part",
+]
 
 
 class Clock:
@@ -61,6 +71,8 @@ def batch_facts(batch: Batch, episodes: Sequence[Episode]) -> dict[str, Any]:
     """Rewards, outcomes and losses of an update's batch. Sums run over complete groups."""
     metrics = batch.metrics
     members = [member.episode for group in batch.groups for member in group.members]
+    vectors = [member.rewards for group in batch.groups for member in group.members]
+    parsed = [decision.failure is None for episode in members for decision in episode.decisions]
     failed = [episode for episode in episodes if not episode.rewarded]
     return {
         "reward/mode": metrics.mode,
@@ -69,6 +81,7 @@ def batch_facts(batch: Batch, episodes: Sequence[Episode]) -> dict[str, Any]:
         "reward/ach_delta_sum": metrics.ach_delta_sum,
         "reward/unique_delta_sum": metrics.unique_delta_sum,
         "reward/decisions_with_unique": metrics.decisions_with_unique,
+        "reward/positive_share": _share([reward > 0 for rewards in vectors for reward in rewards]),
         "reward/episode_event_share": metrics.episode_event_share,
         "reward/has_event": metrics.has_event_reward,
         "reward/misaligned": metrics.misaligned,
@@ -80,7 +93,24 @@ def batch_facts(batch: Batch, episodes: Sequence[Episode]) -> dict[str, Any]:
         "length/failed": _mean([len(episode.decisions) for episode in failed]),
         "failures/episodes": len(failed),
         "failures/groups": dict(batch.dropped),
-        "parse_failures": sum(d.failure is not None for episode in members for d in episode.decisions),
+        "parse_failures": parsed.count(False),
+        "parse_rate": _share(parsed),
+        **layer_facts(reward_layers(batch)),
+        **alive_facts(batch),
+    }
+
+
+def behaviour_facts(batch: Batch, known_actions: int, top: int) -> dict[str, Any]:
+    """How varied the actions of complete groups were; the task has `known_actions`, the commonest `top` are named."""
+    members = [member.episode for group in batch.groups for member in group.members]
+    played = [[step.action for step in episode.steps] for episode in members]
+    measured = measure_behaviour(played, known_actions, top=top)
+    return {
+        "behaviour/actions": measured.actions,
+        "behaviour/unique_actions": measured.unique_actions,
+        "behaviour/window_entropy": measured.window_entropy,
+        "behaviour/cycle_steps": measured.cycle_steps,
+        "behaviour/cycling_episodes": measured.cycling,
     }
 
 
@@ -103,6 +133,10 @@ def peak_rss_mb() -> float:
     """The most memory this process ever held, in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _share(hits: Sequence[bool]) -> float | None:
+    return sum(hits) / len(hits) if hits else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -15,31 +15,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from task_app.collect import Batch, build_batch
+from task_app.analyze.stats import Mean
+from task_app.collect import Batch
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
-from task_app.credit import CreditResult, GroupRewards, RunningBaseline, compute_advantages
+from task_app.credit import RunningBaseline
 from task_app.rollout import plan_groups, play
 from task_app.store import TraceStore
+from task_app.train.bad_batch import dump_batch
 from task_app.train.checkpoint import (
     CheckpointState,
     initialise,
     latest_checkpoint,
+    mark_best,
     read_state,
     restore,
     save_checkpoint,
 )
-from task_app.train.embedded import build_network
-from task_app.train.evaluate import evaluate
-from task_app.train.facts import Clock, advantages_by_episode, batch_facts, peak_rss_mb, run_facts, seconds_by_part
-from task_app.train.learner import Learner
+from task_app.train.codehash import changed_code
+from task_app.train.evaluate import by_world, evaluate_both, paired_interval
+from task_app.train.facts import (
+    Clock,
+    advantages_by_episode,
+    batch_facts,
+    behaviour_facts,
+    peak_rss_mb,
+    run_facts,
+    seconds_by_part,
+)
+from task_app.train.guards import Finding, Guards, Verdict
+from task_app.train.heartbeat import beating
+from task_app.train.journal import Journal
+from task_app.train.load import build_network
+from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
-from task_app.train.plan import check_config, config_json, credit_settings, differing_keys, update_seeds, warnings
+from task_app.train.optimizer import NotFiniteError
+from task_app.train.plan import changed_values, check_config, config_json, differing_keys, update_seeds, warnings
 from task_app.train.policy import EmbeddedPolicy
-from task_app.train.rows import Row, RowBuilder
 from task_app.train.sampler import check_sampling
+from task_app.train.update import Updater, stored_episodes
 from task_app.wiring import make_limits
 
 __all__ = ["Progress", "TrainingResult", "run_training"]
@@ -47,15 +63,15 @@ __all__ = ["Progress", "TrainingResult", "run_training"]
 Progress = Callable[[dict[str, Any]], None]
 """Called with every line as it is added to metrics.jsonl."""
 
-MOST_DROPPED = 0.1
-"""Share of an update's groups that may be lost to infrastructure (one group always may)."""
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What a finished run leaves: where it is, and its first and last evaluation as metrics lines."""
+    """What a run leaves: where it is, and its first and last evaluation as metrics lines.
+
+    collapse  what stopped it before its last update; empty for a run that is done
+    """
 
     run_id: str
     run_dir: Path
@@ -64,6 +80,12 @@ class TrainingResult:
     updates: int
     before: dict[str, Any]
     after: dict[str, Any]
+    collapse: str = ""
+
+    @property
+    def difference(self) -> Mean:
+        """Outcome after − before, paired over the held-out worlds, with its 95 % interval."""
+        return paired_interval(by_world(self.before), by_world(self.after))
 
 
 def run_training(
@@ -76,12 +98,16 @@ def run_training(
     """
     check_config(config)
     check_sampling(config.policy.temperature, config.policy.top_p)
+    check_sampling(config.eval.temperature, field="eval.temperature")
     _check_resumable(config)
     run = _Run(config, spec, store, progress)
-    run.begin()
-    while run.update < config.training.updates:
-        run.advance()
-    return run.finish()
+    with run_lock(config.training.run_dir):
+        _check_resumable(config)  # again, since another process may have trained here until now
+        with run.journal.watching():
+            run.begin()
+            while run.update < config.training.updates and run.collapse is None:
+                run.advance()
+            return run.finish()
 
 
 def _checkpoints(config: Config) -> Path:
@@ -94,11 +120,11 @@ def _check_resumable(config: Config) -> None:
     if found is None:
         return
     state = read_state(found)
-    keys = differing_keys(state["config"], config_json(config))
+    keys = differing_keys(state["config"], config_json(config), config.training.allow_changed)
     if keys:
         raise ConfigError(
-            f"{config.training.run_dir} holds a run with other settings: {', '.join(keys)}; "
-            "use its settings to resume it, or another training.run_dir",
+            f"{config.training.run_dir} holds a run with other settings: {', '.join(keys)}; use its settings to resume "
+            "it, another training.run_dir, or name what may change in training.allow_changed",
             field=keys[0],
         )
     if state["update"] > config.training.updates:
@@ -115,16 +141,16 @@ class _Run:
     def __init__(self, config: Config, spec: TaskSpec, store: TraceStore, progress: Progress | None) -> None:
         self._config, self._spec, self._store, self._progress = config, spec, store, progress
         self._flags = config.step_rewards
-        self._credit = credit_settings(config)
         self._network = build_network(spec, config.model, config.seed)
         temperature = config.policy.temperature
         initialise(self._network, config.training.init_from)
-        # The learner takes its KL reference from the initial weights, so it comes before any restore.
-        self._learner = Learner(self._network, config.training, temperature)
+        self._updater = Updater(config, spec, self._network)
         self._policy = EmbeddedPolicy(self._network, temperature=temperature)
-        self._rows = RowBuilder(self._network.table, self._network.renderer.hash, temperature)
-        self._baseline = RunningBaseline()
+        self._held_out_policy = EmbeddedPolicy(self._network, temperature=config.eval.temperature)
         self._metrics = MetricsLog(config.training.run_dir / "metrics.jsonl")
+        self.journal = Journal(config, "rl", config.training.run_dir)
+        self._guards = Guards(config.training.guards)
+        self.collapse: Finding | None = None
         self._run_id = f"train-{uuid.uuid4().hex[:12]}"
         self.update = 0
 
@@ -136,15 +162,22 @@ class _Run:
         run_dir.mkdir(parents=True, exist_ok=True)
         found = latest_checkpoint(_checkpoints(self._config))
         if found is not None:
-            state = restore(found, self._network, self._learner.optimizer.torch)
+            state = restore(found, self._network, self._updater.learner.optimizer.torch)
             self.update, self._run_id = state.update, state.run_id
-            self._baseline = RunningBaseline.from_dict(state.baseline)
+            self._updater.baseline = RunningBaseline.from_dict(state.baseline)
             self._policy.set_updates(self.update)
             self._store.supersede(self._run_id, self.update + 1)
             self._metrics.cut_after(self.update)
-            self._write_line("resume", machine={"checkpoint": str(found)})
+            updates = [line for line in self._metrics.lines() if line["kind"] == "update"]
+            self._guards = Guards(self._config.training.guards, updates)
+            self.journal.start(self._run_id, self.update, resumed=True)
+            self._warn_of_code(found)
+            changed = changed_values(state.config, config_json(self._config))
+            self._write_line("resume", changed=changed, machine={"checkpoint": str(found)})
+            self._mark_best()
         else:
             self._metrics.path.unlink(missing_ok=True)
+            self.journal.start(self._run_id, 0, resumed=False)
             self._write_line("start", **self._facts(), machine={"run_id": self._run_id})
             for sentence in warnings(self._config):
                 _log.warning("%s", sentence)
@@ -155,10 +188,17 @@ class _Run:
             self._save()
         self._evaluate_once()
 
+    def _warn_of_code(self, checkpoint: Path) -> None:
+        changed = changed_code(read_state(checkpoint).get("code_hash"))
+        if changed:
+            _log.warning("%s", changed)
+
     def finish(self) -> TrainingResult:
         """The last evaluation, unless it was made already, and the result."""
         self._evaluate_once()
-        evaluations = [line for line in self._metrics.lines() if line["kind"] == "eval"]
+        why = self.collapse.text if self.collapse else ""
+        self.journal.finish("collapsed" if self.collapse else "done", why=why)
+        evaluations = self._evaluations()
         checkpoint = latest_checkpoint(_checkpoints(self._config))
         assert checkpoint is not None
         return TrainingResult(
@@ -169,6 +209,7 @@ class _Run:
             updates=self.update,
             before=evaluations[0],
             after=evaluations[-1],
+            collapse=why,
         )
 
     # -- one update ------------------------------------------------------------------------------
@@ -180,28 +221,38 @@ class _Run:
         sampled_before = self._policy.sampling_s
         self._play(update, clock)
         with clock.measure("store"):
-            records = self._flags.mode == "decision_stepwise"
-            episodes = list(self._store.episodes(run_id=self._run_id, update=update, records=records))
+            episodes = stored_episodes(self._store, self._config, self._run_id, update)
         batch = self._collect(update, episodes)
         learned = self._learn(update, batch, clock)
         self.update = update
         self._policy.set_updates(update)
         seconds = clock.seconds | seconds_by_part(episodes) | {"sampling": self._policy.sampling_s - sampled_before}
         worlds = update_seeds(self._config, update)
+        actions = behaviour_facts(batch, len(self._spec.app.action_names), training.guards.top_actions)
+        facts = {**batch_facts(batch, episodes), **actions, **learned}
+        verdict = self._guards.examine(update, facts)
         self._write_line(
             "update",
             seeds=f"{worlds.start}:{worlds.stop}",
-            **batch_facts(batch, episodes),
-            **learned,
+            **facts,
+            **verdict.facts,
             machine={"seconds": seconds | {"total": clock.total()}, "peak_rss_mb": peak_rss_mb()},
         )
-        last = update == training.updates
-        if not last and self._config.eval.every and update % self._config.eval.every == 0:
-            self._evaluate_once()
-        if last or update % training.checkpoint_every == 0:
+        self._heed(verdict)
+        last = update == training.updates or self.collapse is not None
+        if last or self._is_evaluation_due() or update % training.checkpoint_every == 0:
             self._save()
+        if not last:
+            self._evaluate_once()
+
+    def _heed(self, verdict: Verdict) -> None:
+        """Tell what the guards found, and note whether the run is to stop."""
+        for finding in verdict.new:
+            _log.warning("update %d: %s", self.update, finding.text)
+        self.collapse = verdict.stop
 
     def _play(self, update: int, clock: Clock) -> None:
+        self.journal.phase("playing")
         plans = plan_groups(
             update_seeds(self._config, update),
             self._config.rollout.group_size,
@@ -214,87 +265,91 @@ class _Run:
             with clock.measure("store"):
                 self._store.write_episode(episode)
 
-        play(plans, self._spec, self._policy, make_limits(self._config), self._flags, sink)
+        policy = beating(self._policy, self.journal.beat)
+        play(plans, self._spec, policy, make_limits(self._config), self._flags, sink)
 
     def _collect(self, update: int, episodes: list[Episode]) -> Batch:
-        """The update's batch. Raises TrainError when too many groups were lost to count as chance."""
-        try:
-            batch = build_batch(episodes, self._flags, self._config.rollout.group_size)
-        except ValueError as error:
-            raise TrainError(f"update {update} cannot be trained on: {error}") from error
-        lost, asked = len(batch.dropped), self._config.training.groups_per_update
-        if lost > 1 and lost > MOST_DROPPED * asked:
-            first = next(iter(batch.dropped.items()))
-            raise TrainError(
-                f"update {update} lost {lost} of {asked} groups, the first ({first[0]}) because {first[1]}; going on "
-                "would train on what does not fail. The last checkpoint stays; run again to resume"
-            )
+        batch = self._updater.collect(update, episodes)
         if batch.metrics.misaligned:
             sentence = "update %d: in %d episodes the outcome is not the sum of their new events"
             _log.warning(sentence, update, batch.metrics.misaligned)
         return batch
 
-    def _learn(self, update: int, batch: Batch, clock: Clock) -> dict[str, float | None]:
+    def _learn(self, update: int, batch: Batch, clock: Clock) -> dict[str, Any]:
         """Credit the batch's decisions, update the weights, store the advantages; what to log of it."""
-        asked = self._config.training.groups_per_update * self._config.rollout.group_size
+        self.journal.phase("learning")
         with clock.measure("training"):
-            credit = self._assign_credit(batch)
-            learned = self._learner.update(self._build_rows(batch, credit), asked, number=update)
+            credit = self._updater.credit(batch)
+            try:
+                learned = self._updater.learn(update, batch, credit)
+            except NotFiniteError as error:
+                dumped = dump_batch(self._config.training.run_dir, update, str(error), batch, credit)
+                raise TrainError(f"update {update} stopped: {error}; the batch is in {dumped}") from error
         with clock.measure("store"):
             self._store.write_advantages(self._run_id, update, advantages_by_episode(batch, credit))
-        return {**credit.statistics, **learned}
-
-    def _assign_credit(self, batch: Batch) -> CreditResult:
-        groups = [
-            GroupRewards(group.group_id, self._spec.prompt_hash, tuple(member.rewards for member in group.members))
-            for group in batch.groups
-        ]
-        return compute_advantages(groups, self._credit, self._baseline)
-
-    def _build_rows(self, batch: Batch, credit: CreditResult) -> list[Row]:
-        rows: list[Row] = []
-        for group, credited in zip(batch.groups, credit.groups, strict=True):
-            for member, values in zip(group.members, credited.advantages, strict=True):
-                rows += self._rows.rows(member.episode.decisions, values)
-        return rows
+        return learned
 
     # -- recording -------------------------------------------------------------------------------
 
     def _evaluate_once(self) -> None:
         """Evaluate the current weights unless the log has it already (a resumed run)."""
-        wanted = self.update in (0, self._config.training.updates) or self._is_evaluation_due()
+        at_an_end = self.update in (0, self._config.training.updates) or self.collapse is not None
+        wanted = at_an_end or self._is_evaluation_due()
         if not wanted or self._is_evaluated():
             return
-        run_id, start = f"{self._run_id}-eval", time.perf_counter()
-        self._store.write_run(run_id, "eval", config_json(self._config))
-        self._store.supersede(run_id, self.update)  # what an interrupted evaluation of these weights left
-        sink = self._store.write_episode
-        result = evaluate(self._policy, self._spec, self._config, sink, run_id=run_id, update=self.update)
-        self._write_line("eval", **result.to_json(), machine={"seconds": {"total": time.perf_counter() - start}})
+        start, policy, run_id = time.perf_counter(), self._held_out_policy, f"{self._run_id}-eval"
+        policy.set_updates(self.update)
+        first = next(iter(self._evaluations()), None)
+        self.journal.phase("evaluating")
+        line = evaluate_both(
+            beating(policy, self.journal.beat),
+            self._spec,
+            self._config,
+            self._store,
+            run_id=run_id,
+            update=self.update,
+            first=first,
+        )
+        self._write_line("eval", **line, machine={"seconds": {"total": time.perf_counter() - start}})
+        self._mark_best()
+
+    def _evaluations(self) -> list[dict[str, Any]]:
+        return [line for line in self._metrics.lines() if line["kind"] == "eval"]
 
     def _is_evaluated(self) -> bool:
-        return any(line["kind"] == "eval" and line["update"] == self.update for line in self._metrics.lines())
+        return any(line["update"] == self.update for line in self._evaluations())
+
+    def _mark_best(self) -> None:
+        """Point to the checkpoint of the best held-out score; of equal ones, the earliest."""
+        scores = {line["update"]: line["mean"] for line in self._evaluations() if line["mean"] is not None}
+        if scores:
+            best = max(scores, key=lambda update: (scores[update], -update))
+            mark_best(_checkpoints(self._config), best, keep=self._config.training.keep_checkpoints)
 
     def _is_evaluation_due(self) -> bool:
         every = self._config.eval.every
         return bool(every) and self.update % every == 0
 
     def _save(self) -> None:
-        state = CheckpointState(self.update, self._run_id, self._baseline.to_dict(), config_json(self._config))
-        save_checkpoint(_checkpoints(self._config), self._network, self._learner.optimizer.torch, state)
+        self.journal.phase("saving")
+        state = CheckpointState(self.update, self._run_id, self._updater.baseline.to_dict(), config_json(self._config))
+        optimizer, keep = self._updater.learner.optimizer.torch, self._config.training.keep_checkpoints
+        save_checkpoint(_checkpoints(self._config), self._network, optimizer, state, keep=keep)
 
     def _facts(self) -> dict[str, Any]:
         network = self._network
         return {
             "task": self._spec.app.name,
             "prompt_hash": self._spec.prompt_hash,
-            "grammar_hash": network.table.hash,
+            "grammar_hash": network.grammar_hash,
             "renderer_hash": network.renderer.hash,
             "parameters": sum(parameter.numel() for parameter in network.model.parameters()),
+            "trained_parameters": sum(parameter.numel() for parameter in network.parameters()),
             **run_facts(self._config),
         }
 
     def _write_line(self, kind: str, **values: Any) -> None:
         line = self._metrics.append(kind, self.update, **values)
+        self.journal.line(line)
         if self._progress is not None:
             self._progress(line)

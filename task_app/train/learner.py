@@ -5,16 +5,16 @@ It knows token ids, masks, old log-probabilities and advantages; not groups, rew
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from task_app.config.models import TrainingSection
-from task_app.train.network import Network
+from task_app.train.network import MEMORY_ADVICE, Network, memory_guard
 from task_app.train.objective import divisor, kl_k2, mismatch_kl, token_loss
-from task_app.train.optimizer import Optimizer, rate_factor
+from task_app.train.optimizer import NotFiniteError, Optimizer, rate_factor
 from task_app.train.rows import MicroBatch, Row, make_micro_batches
 from task_app.train.score import score
 
@@ -60,14 +60,14 @@ class Learner:
         )
         self._reference: nn.Module | None = None
         if settings.objective.kl_coefficient > 0:
-            self._reference = copy.deepcopy(network.model).requires_grad_(False)
+            self._reference = network.reference()
 
     def update(self, rows: Sequence[Row], episodes: int, *, number: int = 1) -> dict[str, float | None]:
         """Make `optimizer_steps_per_update` steps on the whole batch and return what to log of it.
 
         `number` is the update's, 1 for the first: it sets the learning rate by the schedule.
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
-        Raises TrainError when the gradient is not finite; the weights are then as before the step.
+        Raises NotFiniteError when loss or gradient is not finite; the weights are then as before the step.
         """
         batches = make_micro_batches(rows, self._settings.micro_batch_tokens, self._network.device)
         tokens = sum(len(row.targets) for row in rows)
@@ -84,6 +84,7 @@ class Learner:
                 logp_N = self._backward(batch, reference[index], old[index] if len(old) > index else None, shared, sums)
                 if len(old) == index:
                     old.append(logp_N)
+            _check_finite(sums.sum("loss"))
             norm = self.optimizer.step(factor) if signal and batches else 0.0
             # Mismatch and entropy describe the batch as it came in; clip and loss the last step.
             metrics = _metrics(sums, norm) | {
@@ -102,7 +103,8 @@ class Learner:
         self, batch: MicroBatch, reference_N: Tensor | None, old_N: Tensor | None, shared: float, sums: _Sums
     ) -> Tensor:
         """Add one micro-batch's gradient; returns its log-probabilities, detached."""
-        scores = score(self._network, self._network.model, batch, self._temperature)
+        with memory_guard(MEMORY_ADVICE):
+            scores = score(self._network, self._network.model, batch, self._temperature)
         old_N = scores.logp_N.detach() if old_N is None else old_N
         objective = self._settings.objective
         token = token_loss(scores.logp_N, old_N, batch.sampler_logp_N, batch.advantage_N, objective, batch.decision_N)
@@ -111,7 +113,8 @@ class Learner:
             penalty_N = kl_k2(scores.logp_N, reference_N)
             loss_N = loss_N + objective.kl_coefficient * penalty_N
             sums.add(kl_reference=penalty_N)
-        (loss_N.sum() / shared).backward()
+        with memory_guard(MEMORY_ADVICE):
+            (loss_N.sum() / shared).backward()
         sums.tokens += len(loss_N)
         kl_N = mismatch_kl(old_N, batch.sampler_logp_N)
         weight_N = token.weight_N
@@ -125,6 +128,11 @@ class Learner:
             return None
         with torch.no_grad():
             return score(self._network, self._reference, batch, self._temperature).logp_N
+
+
+def _check_finite(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise NotFiniteError(f"the loss is {loss}; the last checkpoint stands, lower the learning rate")
 
 
 def _metrics(sums: _Sums, norm: float) -> dict[str, float | None]:

@@ -14,9 +14,13 @@ from torch import nn
 
 from task_app.core.errors import TrainError
 
-__all__ = ["Optimizer", "Schedule", "rate_factor"]
+__all__ = ["NotFiniteError", "Optimizer", "Schedule", "rate_factor"]
 
 Schedule = Literal["constant", "cosine"]
+
+
+class NotFiniteError(TrainError):
+    """A loss or gradient is NaN or infinite; no step was made."""
 
 
 def rate_factor(step: int, steps: int, warmup: int, schedule: Schedule) -> float:
@@ -49,12 +53,12 @@ class Optimizer:
     def step(self, factor: float = 1.0) -> float:
         """One step at `factor` times the learning rate; returns the gradient's norm before it was limited.
 
-        Raises TrainError when the norm is not finite; the weights are then as before.
+        Raises NotFiniteError when the norm is not finite; the weights are then as before.
         """
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if not math.isfinite(norm):
             self.zero_grad()
-            raise TrainError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
+            raise NotFiniteError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
         for group in self.torch.param_groups:
             group["lr"] = self._learning_rate * factor
         self.torch.step()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
 from task_app.credit import CreditSettings, check_credit
+from task_app.train.tracker import check_tracking
 
 __all__ = [
     "MAY_CHANGE",
+    "before_changes",
+    "changed_values",
     "check_config",
     "config_json",
     "credit_settings",
     "differing_keys",
     "differing_sft_keys",
+    "flat",
     "unused_keys",
     "update_seeds",
     "warnings",
@@ -25,7 +31,12 @@ MAY_CHANGE = frozenset(
     {
         "training.updates",
         "training.checkpoint_every",
+        "training.keep_checkpoints",
+        "training.allow_changed",
         "training.run_dir",
+        "training.hypothesis",
+        "training.expectation",
+        "training.note",
         "rollout.concurrency",
         "rollout.seeds.stop",
         "eval.every",
@@ -33,8 +44,12 @@ MAY_CHANGE = frozenset(
 )
 """Keys that may differ when a run is resumed: none of them changes an update already made."""
 
+_MAY_CHANGE_SECTIONS = ("training.guards.", "tracking.")
+"""Sections that watch a run and change nothing in it."""
+
 _UNUSED_SECTIONS = ("type", "server", "forwarded", "policy", "sft")
 _USED_POLICY_KEYS = ("temperature", "top_p")
+_OPEN_TABLES = ("task.options.", "model.template_options.")
 
 SMALL_GROUP = 8
 
@@ -69,6 +84,21 @@ def check_config(config: Config) -> None:
             f"rollout.seeds {seeds} and eval.seeds {held_out} overlap: worlds trained on cannot be held out",
             field="eval.seeds",
         )
+    _check_allowed(config)
+    check_tracking(config.tracking)
+
+
+def _check_allowed(config: Config) -> None:
+    """Refuse keys in `training.allow_changed` that no config has; those of open tables are taken as they are."""
+    known = flat(_used(config_json(config)))
+    for key in config.training.allow_changed:
+        if key not in known and not key.startswith(_OPEN_TABLES):
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"training.allow_changed names {key!r}, which is no key that training uses{hint}",
+                field="training.allow_changed",
+            )
 
 
 def warnings(config: Config) -> list[str]:
@@ -84,32 +114,63 @@ def config_json(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def differing_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Dotted keys that differ between two resolved configs and matter to training, sorted."""
+def differing_keys(stored: Mapping[str, Any], current: Mapping[str, Any], allowed: Collection[str] = ()) -> list[str]:
+    """Dotted keys that differ between two resolved configs, matter to training and are not `allowed` to; sorted."""
     first, second = _identity(stored), _identity(current)
-    return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
+    return [key for key in _differing(first, second) if key not in allowed]
+
+
+def changed_values(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Every key of the sections training uses that differs: dotted key → [stored value, current value]."""
+    first, second = flat(_used(stored)), flat(_used(current))
+    return {key: [first.get(key), second.get(key)] for key in _differing(first, second)}
+
+
+def before_changes(config: Mapping[str, Any], changes: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, Any]:
+    """A resolved config as it was before `changes` (of `changed_values`, in the order they were made)."""
+    earlier = copy.deepcopy(dict(config))
+    for change in reversed(list(changes)):
+        for dotted, (value, _) in change.items():
+            *sections, key = dotted.split(".")
+            section = earlier
+            for name in sections:
+                section = section.setdefault(name, {})
+            section[key] = value
+    return earlier
 
 
 def differing_sft_keys(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """The same for supervised runs: data, model, seed and how they are trained."""
     sections = ("seed", "task", "model", "sft")
-    first, second = (_flat({name: config.get(name) for name in sections}) for config in (stored, current))
+    first, second = (flat({name: config.get(name) for name in sections}) for config in (stored, current))
+    return _differing(first, second)
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 
-def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+def _used(config: Mapping[str, Any]) -> dict[str, Any]:
     used = {name: section for name, section in config.items() if name not in _UNUSED_SECTIONS}
-    used["policy"] = {key: config["policy"][key] for key in _USED_POLICY_KEYS}
-    return {key: value for key, value in _flat(used).items() if key not in MAY_CHANGE}
+    return used | {"policy": {key: config["policy"][key] for key in _USED_POLICY_KEYS}}
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in flat(_used(config)).items()
+        if key not in MAY_CHANGE and not key.startswith(_MAY_CHANGE_SECTIONS)
+    }
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys."""
     if not isinstance(value, Mapping):
         return {prefix: value}
-    flat: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, item in value.items():
-        flat |= _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+        values |= flat(item, f"{prefix}.{key}" if prefix else str(key))
+    return values
 
 
 def unused_keys(config: Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""The embedded policy: a small network that plays through the ordinary `Policy` protocol.
+"""The embedded policy: a network of this process that plays through the ordinary `Policy` protocol.
 
 Token ids and log-probabilities are born here and travel with each completion; nothing downstream
 ever encodes text again.
@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from task_app.core.types import Completion, DecisionRequest, TokenTrace
-from task_app.train.embedded import EmbeddedNetwork
-from task_app.train.sampler import Answer, Sampler
+from task_app.train.network import Network
+from task_app.train.sampler import Answer
 
 __all__ = ["EmbeddedPolicy"]
 
@@ -26,10 +26,11 @@ class EmbeddedPolicy:
     name = "embedded"
     batched = True
 
-    def __init__(self, network: EmbeddedNetwork, *, temperature: float = 1.0, updates: int = 0) -> None:
+    def __init__(self, network: Network, *, temperature: float = 1.0, updates: int = 0) -> None:
         self._network = network
         self._temperature = temperature
-        self._sampler = Sampler(network.model, network.table, network.settings, temperature)
+        self._sampler = network.sampler(temperature)
+        self._conversation = network.conversation()
         self.version = ""
         self.sampling_s = 0.0
         self.set_updates(updates)
@@ -41,11 +42,14 @@ class EmbeddedPolicy:
     def decide(self, requests: Sequence[DecisionRequest]) -> list[Completion]:
         """One completion per request, all sampled together; each is charged an equal share of the time.
 
-        Raises TrainError for a prompt that cannot be read or does not fit.
+        Raises TrainError for a prompt that cannot be read or does not fit, ContextOverflow for episodes whose
+        history has outgrown the prompt.
         """
         start = time.perf_counter()
-        prompts = [self._network.renderer.prompt_ids(request.messages, request.tools) for request in requests]
+        prompts = self._conversation.prompts(requests)
         answers = self._sampler.sample(prompts, [request.noise_key for request in requests])
+        for request, answer in zip(requests, answers, strict=True):
+            self._conversation.answered(request, answer.ids)
         seconds = time.perf_counter() - start
         self.sampling_s += seconds
         share = seconds / max(1, len(requests))
@@ -55,7 +59,8 @@ class EmbeddedPolicy:
         ]
 
     def end_episode(self, episode_id: str) -> None:
-        """Nothing is kept between decisions."""
+        """Forget what was said in it."""
+        self._conversation.end(episode_id)
 
     def _completion(
         self, request: DecisionRequest, prompt: tuple[int, ...], answer: Answer, seconds: float
@@ -76,7 +81,7 @@ class EmbeddedPolicy:
                 logprobs=tuple(answer.logprobs),
                 mask=tuple(answer.mask),
                 temperature=self._temperature,
-                grammar_hash=network.table.hash,
+                grammar_hash=network.grammar_hash,
                 renderer_hash=network.renderer.hash,
             ),
         )

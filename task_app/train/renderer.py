@@ -17,7 +17,7 @@ from task_app.core.task import TaskSpec
 from task_app.core.types import AssistantMessage, Message, ParseFailure
 from task_app.train.tokenizer import ANSWER, BEGIN, SPLIT_RULE, WordTokenizer
 
-__all__ = ["CONTEXT_POLICY", "Renderer"]
+__all__ = ["CONTEXT_POLICY", "Renderer", "message_text"]
 
 TEMPLATE = "begin words answer/1"
 CONTEXT_POLICY = "history=none"
@@ -40,7 +40,7 @@ class Renderer:
         user = next((message for message in reversed(messages) if message.get("role") == "user"), None)
         if user is None:
             raise TrainError("a decision's messages hold no user message to read")
-        return (self._begin, *self.tokenizer.encode(_text(user)), self._answer)
+        return (self._begin, *self.tokenizer.encode(message_text(user)), self._answer)
 
     def answer_ids(self, message: AssistantMessage) -> tuple[int, ...] | ParseFailure:
         """The ids of an answer as a walk through the task's grammar, or why it is not a legal one."""
@@ -52,7 +52,8 @@ class Renderer:
         return self._spec.app.words_to_message([self.tokenizer.words[token] for token in ids])
 
 
-def _text(message: Message) -> str:
+def message_text(message: Message) -> str:
+    """The text of a message whose content is text or text parts. Raises TrainError for anything else."""
     content = message["content"]
     if isinstance(content, str):
         return content

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from task_app.analyze.report import CurvePoint, TrainingReport, write_report
-from task_app.analyze.stats import Summary, mean_interval, summarise
+from task_app.analyze.stats import Mean, Summary, mean_interval, summarise
 from task_app.store import TraceStore
+from task_app.train.evaluate import STEPS
 from task_app.train.metrics import MetricsLog
 
-__all__ = ["RANDOM", "build_report", "report_run"]
+__all__ = ["DIFFERENCE", "ENV_STEPS", "RANDOM", "build_report", "report_run"]
+
+DIFFERENCE = "after − before on the same worlds, 95 %"
+"""What the paired difference is called among the facts."""
+
+ENV_STEPS = "held-out outcome when episodes end by environment steps: "
+"""The name of the second evaluation's fact, before its budget."""
 
 RANDOM = "random"
 """The label of the policy every other is compared with."""
@@ -47,7 +54,7 @@ def build_report(
         title=f"{config['task']['app']}: training from event-level step rewards",
         curve=[_point(line, run_id, store) for line in updates],
         held_out=held_out,
-        facts=_facts(run_id, lines, config),
+        facts=_facts(run_id, lines, config) | _differences(run_id, lines, store),
         time_split=_time_split(lines),
     )
 
@@ -66,6 +73,7 @@ def _facts(run_id: str, lines: list[dict[str, Any]], config: Mapping[str, Any]) 
     seeds = config["eval"]["seeds"]
     return {
         "run": run_id,
+        **_guard_facts([line for line in lines if line["kind"] == "update"]),
         "step rewards": ", ".join(f"{name} {value}" for name, value in flags.items()),
         "credit": ", ".join(f"{name} {value}" for name, value in credit.items()),
         "updates": f"{training['updates']} × {training['groups_per_update']} worlds × {rollout['group_size']} episodes",
@@ -77,6 +85,45 @@ def _facts(run_id: str, lines: list[dict[str, Any]], config: Mapping[str, Any]) 
         "seed": config["seed"],
         "prompt hash": start["prompt_hash"],
     }
+
+
+def _guard_facts(updates: list[dict[str, Any]]) -> dict[str, str]:
+    """Whether the run collapsed, and what else its guards found: each finding's last words and its updates."""
+    found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    for line in updates:
+        for finding in line.get("guard/findings") or ():
+            found.setdefault(finding["guard"], []).append((line["update"], finding))
+    last = updates[-1] if updates else {}
+    stopped = any(finding["level"] == "stop" for finding in last.get("guard/findings") or ())
+    told = {
+        f"guard {name}": f"in {len(seen)} updates, last {seen[-1][0]}: {seen[-1][1]['text']}"
+        for name, seen in found.items()
+    }
+    status = {"status": f"COLLAPSED: stopped after update {last['update']}"} if stopped else {}
+    return status | told
+
+
+def _differences(run_id: str, lines: list[dict[str, Any]], store: TraceStore) -> dict[str, str]:
+    """The paired difference of the last evaluation, and the second evaluation where one was made."""
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    before, after = evaluations[0], evaluations[-1]
+    told = {DIFFERENCE: _difference(after["paired"])} if after["paired"] else {}
+    control = after["env_steps"]
+    if control:
+        by_chance = summarise(store.episodes(run_id=f"{run_id}-{RANDOM}-{STEPS}")).outcome
+        means = {RANDOM: by_chance, "before": _stored_mean(before["env_steps"]), "after": _stored_mean(control)}
+        told[f"{ENV_STEPS}{control['budget']}"] = ", ".join(f"{label} {mean}" for label, mean in means.items()) + (
+            f"; {DIFFERENCE} {_difference(control['paired'])}" if control["paired"] else ""
+        )
+    return told
+
+
+def _difference(paired: Mapping[str, Any]) -> str:
+    return f"{_stored_mean(paired)}; worlds won {paired['wins']}, lost {paired['losses']}, tied {paired['ties']}"
+
+
+def _stored_mean(line: Mapping[str, Any]) -> Mean:
+    return Mean(line["n"], line["mean"], line["low"], line["high"])
 
 
 def _time_split(lines: list[dict[str, Any]]) -> dict[str, float]:

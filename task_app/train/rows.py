@@ -18,7 +18,7 @@ from task_app.core.errors import TrainError
 from task_app.core.types import Decision, TokenTrace
 from task_app.train.masks import GrammarTable
 
-__all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches"]
+__all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches", "merge_rate"]
 
 FREE = -1
 """The grammar state of a token chosen without a grammar."""
@@ -146,6 +146,12 @@ def _joined(first: Row, second: Row) -> Row:
         first.spans + second.spans,
         first.advantages + second.advantages,
     )
+
+
+def merge_rate(rows: Sequence[Row]) -> float | None:
+    """The share of decisions that go on in the row of an earlier one; None without any."""
+    decisions = sum(len(row.spans) for row in rows)
+    return 1 - len(rows) / decisions if decisions else None
 
 
 def make_micro_batches(rows: Iterable[Row], most_tokens: int, device: torch.device) -> list[MicroBatch]:

@@ -42,13 +42,13 @@ class Answer:
         self.mask.append(chosen)
 
 
-def check_sampling(temperature: float, top_p: float = 1.0) -> None:
+def check_sampling(temperature: float, top_p: float = 1.0, *, field: str = "policy.temperature") -> None:
     """Refuse settings under which sampled log-probabilities are not the policy's. Raises ConfigError."""
     if not temperature > 0:
         raise ConfigError(
-            f"policy.temperature = {temperature:g} cannot be used with the embedded policy: it samples, and at "
+            f"{field} = {temperature:g} cannot be used with the embedded policy: it samples, and at "
             "temperature 0 there is no distribution to sample from; use a small positive temperature",
-            field="policy.temperature",
+            field=field,
         )
     if top_p != 1.0:
         raise ConfigError(

@@ -8,6 +8,7 @@ kept, and training stops when the loss there no longer falls.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -30,19 +31,26 @@ from task_app.train.checkpoint import (
     restore,
     save_checkpoint,
 )
-from task_app.train.embedded import build_network
+from task_app.train.codehash import changed_code
 from task_app.train.facts import Clock, peak_rss_mb
+from task_app.train.journal import Journal
+from task_app.train.load import build_network
+from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
+from task_app.train.network import MEMORY_ADVICE, memory_guard
 from task_app.train.optimizer import Optimizer, rate_factor
 from task_app.train.plan import config_json, differing_sft_keys
 from task_app.train.rows import Row, make_micro_batches
 from task_app.train.sampler import noise
 from task_app.train.score import score
 from task_app.train.sft_data import read_rows
+from task_app.train.tracker import check_tracking
 
 __all__ = ["SftResult", "run_sft"]
 
 Progress = Callable[[dict[str, Any]], None]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +75,13 @@ def run_sft(config: Config, spec: TaskSpec, *, progress: Progress | None = None)
     """
     if config.sft.dataset is None:
         raise ConfigError("sft needs a dataset: JSON lines from `task-app traces export-sft`", field="sft.dataset")
+    check_tracking(config.tracking)
     run = _Run(config, spec, progress or (lambda line: None))
-    run.begin()
-    while not run.over:
-        run.advance()
-    return run.finish()
+    with run_lock(config.sft.run_dir), run.journal.watching():
+        run.begin()
+        while not run.over:
+            run.advance()
+        return run.finish()
 
 
 class _Run:
@@ -90,6 +100,7 @@ class _Run:
             max_grad_norm=config.training.max_grad_norm,
         )
         self._metrics = MetricsLog(config.sft.run_dir / "metrics.jsonl")
+        self.journal = Journal(config, "sft", config.sft.run_dir)
         self._run_id = f"sft-{uuid.uuid4().hex[:12]}"
         self._per_epoch = math.ceil(len(self._rows) / config.sft.batch_rows)
         self._steps = self._per_epoch * config.sft.epochs
@@ -118,15 +129,21 @@ class _Run:
             self.step, self._run_id = state.update, state.run_id
             self._best, self._worse = state.baseline.get("best") or math.inf, state.baseline.get("worse", 0)
             self._metrics.cut_after(self.step)
+            self.journal.start(self._run_id, self.step, resumed=True)
+            changed = changed_code(read_state(found).get("code_hash"))
+            if changed:
+                _log.warning("%s", changed)
         else:
             initialise(self._network, self._config.training.init_from)
             run_dir.mkdir(parents=True, exist_ok=True)
             self._metrics.path.unlink(missing_ok=True)
+            self.journal.start(self._run_id, 0, resumed=False)
             self._write("start", rows=len(self._rows), validation_rows=len(self._validation), steps=self._steps)
         (run_dir / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True), encoding="utf-8")
 
     def advance(self) -> None:
         """One optimiser step, and at the end of a stretch a look at the validation data and a checkpoint."""
+        self.journal.phase("learning")
         clock = Clock()
         rows = self._batch()
         self._optimizer.zero_grad()
@@ -152,7 +169,7 @@ class _Run:
         lines = self._metrics.lines()
         looks = [line for line in lines if line["kind"] == "validation"]
         kept = min(looks, key=lambda line: line["loss"]) if self._validation else looks[-1]
-        return SftResult(
+        result = SftResult(
             run_id=self._run_id,
             run_dir=self._settings.run_dir,
             checkpoint=checkpoint,
@@ -161,6 +178,9 @@ class _Run:
             validation_loss=kept["loss"],
             entropy=kept["entropy"],
         )
+        told = {"loss": result.loss, "validation_loss": result.validation_loss, "entropy": result.entropy}
+        self.journal.finish("done", result=told)
+        return result
 
     def _batch(self) -> list[Row]:
         epoch, index = divmod(self.step, self._per_epoch)
@@ -173,17 +193,18 @@ class _Run:
         tokens = sum(len(row.targets) for row in rows)
         loss = entropy = 0.0
         for batch in make_micro_batches(rows, self._config.training.micro_batch_tokens, self._network.device):
-            with torch.set_grad_enabled(learn):
+            with memory_guard(MEMORY_ADVICE), torch.set_grad_enabled(learn):
                 scores = score(self._network, self._network.model, batch, 1.0)
                 part = -scores.logp_N.sum() / tokens
-            if learn:
-                part.backward()
+                if learn:
+                    part.backward()
             loss += float(part.detach())
             entropy += float(scores.entropy_N.sum()) / tokens
         return loss, entropy
 
     def _look(self) -> None:
         """Measure on validation data (without any, on the first rows of the data) and save a checkpoint."""
+        self.journal.phase("evaluating")
         rows = self._validation or self._rows[: 4 * self._settings.batch_rows]
         loss, entropy = self._measure(rows, learn=False)
         self._write("validation", loss=loss if self._validation else None, entropy=entropy)
@@ -193,7 +214,10 @@ class _Run:
         marks = {"best": self._best if self._validation else None, "worse": self._worse}
         state = CheckpointState(self.step, self._run_id, marks, config_json(self._config), "sft")
         folder = self._settings.run_dir / "checkpoints"
+        self.journal.phase("saving")
         save_checkpoint(folder, self._network, self._optimizer.torch, state, best=better)
 
     def _write(self, kind: str, **values: Any) -> None:
-        self._progress(self._metrics.append(kind, self.step, **values))
+        line = self._metrics.append(kind, self.step, **values)
+        self.journal.line(line)
+        self._progress(line)

@@ -29,7 +29,7 @@ def database(tmp_path_factory) -> Path:
 def test_help_names_every_command_and_needs_no_config_model():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("list", "info", "serve", "rollout", "eval", "collect", "traces", "train", "demo"):
+    for command in ("list", "info", "serve", "rollout", "eval", "collect", "traces", "train", "demo", "checkpoint"):
         assert command in done.stdout
     program = "import sys; from task_app.cli import app; print('pydantic' in sys.modules, 'numpy' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -131,3 +131,25 @@ def test_a_value_that_is_wrong_as_a_whole_is_called_the_value():
     field, sentence = describe_validation_error(caught.value, Config)
     assert field == ""
     assert sentence.startswith("the value: ")
+
+
+def test_a_model_is_a_path_when_it_begins_with_a_dot_and_a_name_otherwise(tmp_path):
+    file = tmp_path / "c.toml"
+    for given, meant in (
+        ("../models/m", str(tmp_path / "../models/m")),
+        ("./m", str(tmp_path / "m")),
+        ("/models/m", "/models/m"),
+        ("someone/m", "someone/m"),
+        ("", ""),
+    ):
+        file.write_text(f'[model]\npath = "{given}"\n')
+        assert load_config(file).model.path == meant
+    assert load_config(file, {"model.path": "./m"}).model.path == "m"
+
+
+@pytest.mark.parametrize("history", ["last:0", "last:", "last", "all", "last:x", ""])
+def test_history_is_none_last_or_full(history):
+    with pytest.raises(ConfigError, match=r"model\.history") as caught:
+        load_config(None, {"model.history": history})
+    assert caught.value.field == "model.history"
+    assert [load_config(None, {"model.history": good}).model.history for good in ("none", "last:3", "full")]

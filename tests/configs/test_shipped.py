@@ -1,4 +1,4 @@
-"""Every TOML in configs/basic does what its first comment says, with its size cut down by overrides."""
+"""Every TOML in configs does what its first comment says, with its size cut down by overrides."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from task_app.runs import evaluate_beside_random
 from task_app.wiring import check
 
 BASIC = Path(__file__).parents[2] / "configs/basic"
+TRAIN = BASIC.parent / "train"
+SHIPPED = sorted([*BASIC.glob("*.toml"), *TRAIN.glob("*.toml")])
 
 
-@pytest.mark.parametrize("path", sorted(BASIC.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_every_key_has_a_comment_and_the_file_is_legal(path):
     check(load_config(path))
     keys = [line for line in path.read_text().splitlines() if re.match(r"\w+ = ", line)]
@@ -24,7 +26,7 @@ def test_every_key_has_a_comment_and_the_file_is_legal(path):
         assert re.search(r"#\s*\S", line) or line.startswith("type"), f"{path.name}: no comment in {line!r}"
 
 
-@pytest.mark.parametrize("path", sorted(BASIC.glob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_defaults_in_brackets_are_the_defaults(path):
     """`key = value  # what it does  [default]`, per section; checked against the models."""
     defaults = Config().model_dump(mode="json")
@@ -90,3 +92,37 @@ def test_rl_config_trains_and_reports(tmp_path):
     assert list(report.held_out) == ["random", "before", "after"]
     assert page.count("<svg") == 4
     assert "random policy" in page
+
+
+@pytest.mark.parametrize(("name", "shape", "rank"), [("crafter_full", "qwen3", 0), ("crafter_lora", "llama", 16)])
+def test_train_configs_train_a_model_given_by_its_path(tmp_path, name, shape, rank):
+    pytest.importorskip("peft", reason="training needs the extra `train`")
+    from safetensors.torch import load_file
+
+    from task_app.train.launch import train_config
+    from tests.train.tiny_models import write_model
+
+    small = {
+        "model.path": str(write_model(tmp_path / "model", shape, max_position_embeddings=16_384)),
+        "model.device": "cpu",
+        "model.threads": 1,
+        "model.max_new_tokens": 4,
+        "training.updates": 1,
+        "training.groups_per_update": 1,
+        "training.step_rewards_mode": "env_sparse",
+        "rollout.group_size": 2,
+        "rollout.max_decisions": 2,
+        "eval.seeds": "1000000:1000001",
+        "rollout.trace_db": str(tmp_path / "t.db"),
+        "training.run_dir": str(tmp_path / "run"),
+    }
+    lines: list[dict] = []
+    config = load_config(TRAIN / f"{name}.toml", small)
+    result, _ = train_config(config, progress=lines.append, note=lambda text: None)
+    assert config.model.dtype == "bfloat16"
+    assert config.model.lora_rank == rank
+    line = next(line for line in lines if line["kind"] == "update")
+    assert line["train/merge_rate"] == 0.5
+    assert line["mismatch/logp_max"] < 0.5, "bfloat16 differs a little, a leak by far more"
+    weights = "adapter_model.safetensors" if rank else "model.safetensors"
+    assert {str(value.dtype) for value in load_file(result.checkpoint / weights).values()} == {"torch.float32"}

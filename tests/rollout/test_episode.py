@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from task_app.core.errors import PolicyError
 from task_app.core.task import TaskSpec
 from task_app.core.types import DecisionRewards, ParseFailure, StepRecord, StepRewardFlags
+from task_app.core.wire import episode_bytes
 from task_app.rollout import EpisodeRun, Limits, play
 
 OFF = StepRewardFlags(mode="off")
@@ -45,6 +46,24 @@ class TestEnds:
 
     def test_death_at_the_worlds_limit_is_death(self, play_one):
         assert play_one(["right die"], length=2).status == "ok"
+
+    def test_a_budget_of_steps_cuts_the_decision_that_would_go_beyond(self, play_one):
+        episode = play_one(["right right"], limits=Limits(9, max_env_steps=5))
+        assert (episode.status, episode.cause) == ("truncated", "max_env_steps")
+        assert [len(decision.steps) for decision in episode.decisions] == [2, 2, 1]
+        assert (episode.outcome, episode.max_decisions) == (5.0, 9)
+        assert episode.details["max_env_steps"] == 5
+
+    def test_a_budget_that_is_not_used_up_ends_nothing(self, play_one):
+        assert play_one(["right right"], limits=Limits(2, max_env_steps=5)).cause == "max_decisions"
+        assert play_one(["right", "right die"], limits=Limits(9, max_env_steps=3)).cause == "terminated"
+        assert play_one(["right right"], limits=Limits(9, max_env_steps=3), length=3).cause == "max_steps"
+        assert play_one(["what"], limits=Limits(4, max_env_steps=3)).cause == "max_decisions"
+
+    def test_without_a_budget_of_steps_nothing_is_different(self, play_one):
+        plain, unused = play_one(["right right"]), play_one(["right right"], limits=Limits(4, max_env_steps=99))
+        assert episode_bytes(plain) == episode_bytes(unused)
+        assert "max_env_steps" not in plain.details
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from task_app.apps.crafter.rules import ACTIONS
-from task_app.core.errors import PolicyError, StoreError
+from task_app.core.errors import ContextOverflow, PolicyError, StoreError
 from task_app.core.types import Completion, StepRewardFlags
 from task_app.rollout import Limits, plan_groups, play
 from task_app.rollout.episode import EpisodePlan
@@ -194,6 +194,22 @@ def test_a_batch_whose_policy_stays_down_fails_as_a_whole(toy, speaker):
     assert [(e.status, e.cause, e.outcome, len(e.decisions)) for e in episodes] == [
         ("infra_error", "down", None, 1)
     ] * 3
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_episode_that_outgrows_the_policys_context_is_truncated_and_the_others_go_on(toy, speaker, batched):
+    def outgrow(request):
+        if (request.seed, request.turn) == (1, 3):
+            raise ContextOverflow("too long", frozenset({request.episode_id}))
+
+    policy = speaker(["right"], during=outgrow, batched=batched)
+    plans = plan_groups(range(3), 1, run_id="r")
+    episodes = play(plans, toy(), policy, Limits(4), FLAGS, lambda episode: None, concurrency=3)
+    assert [(e.status, e.cause, len(e.decisions), e.outcome is None) for e in episodes] == [
+        ("truncated", "max_decisions", 4, False),
+        ("truncated", "context", 2, False),
+        ("truncated", "max_decisions", 4, False),
+    ]
 
 
 def test_eight_players_writing_one_database_keep_all_forty(tmp_path, toy, speaker):

@@ -151,7 +151,7 @@ def make_config(folder: Path, **changes: Any) -> Config:
         "training.learning_rate": 0.01,
         "training.checkpoint_every": 3,
         "training.run_dir": str(folder / "run"),
-        "eval.seeds": "1000:1006",
+        "eval.seeds": "1000000:1000006",
     }
     settings |= {key.replace("__", "."): value for key, value in changes.items()}
     return load_config(None, settings)

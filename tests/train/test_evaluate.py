@@ -2,8 +2,15 @@
 
 import pytest
 
-from task_app.train.evaluate import evaluate
+from task_app.analyze.stats import mean_interval
+from task_app.core.errors import ConfigError
+from task_app.store import TraceStore
+from task_app.train.evaluate import evaluate, evaluate_both, paired, paired_interval
+from task_app.train.grpo import run_training
+from task_app.train.launch import seed_totals
 from task_app.train.policy import EmbeddedPolicy
+from task_app.train.report import DIFFERENCE, ENV_STEPS, report_run
+from task_app.wiring import make_step_limits
 
 
 def run(network, config, update=None):
@@ -15,7 +22,7 @@ def run(network, config, update=None):
 
 def test_figures_agree_with_the_episodes(network, config_in, tmp_path):
     result, episodes = run(network, config_in(tmp_path), update=4)
-    assert sorted(episode.task.seed for episode in episodes) == list(range(1000, 1006))
+    assert sorted(episode.task.seed for episode in episodes) == list(range(1_000_000, 1_000_006))
     assert {episode.update for episode in episodes} == {4}
     by_seed = sorted(episodes, key=lambda episode: episode.task.seed)
     assert result.outcomes == [episode.outcome for episode in by_seed]
@@ -25,7 +32,7 @@ def test_figures_agree_with_the_episodes(network, config_in, tmp_path):
     assert mean is not None
     assert high is not None
     assert low < mean < high
-    assert (result.n, result.failed, result.seeds) == (6, 0, "1000:1006")
+    assert (result.n, result.failed, result.seeds) == (6, 0, "1000000:1000006")
     share = sum("reached_1" in episode.event_counts for episode in episodes) / 6
     assert result.event_shares["reached_1"] == pytest.approx(share)
     assert result.event_shares["reached_9"] == 0.0
@@ -46,7 +53,7 @@ def test_failed_episodes_are_counted_and_not_scored(network, config_in, tmp_path
     reset = world.reset
 
     def broken(self, seed):
-        if seed == 1003:
+        if seed == 1_000_003:
             raise OSError("no such world")
         return reset(self, seed)
 
@@ -57,3 +64,87 @@ def test_failed_episodes_are_counted_and_not_scored(network, config_in, tmp_path
     result, _ = run(network, config_in(tmp_path))
     assert (result.n, result.reward_by_turn) == (0, [])
     assert (result.mean, result.low, result.mean_decisions) == (None, None, None)
+
+
+def test_the_paired_interval_is_over_worlds_both_scored():
+    before, after = {1: 1.0, 2: 5.0, 3: 2.0, 9: 7.0}, {1: 2.0, 2: 6.0, 3: 5.0, 8: 1.0}
+    mean = paired_interval(before, after)
+    differences = [1.0, 1.0, 3.0]
+    assert mean == mean_interval(differences)
+    assert mean.n == 3
+    line = {"worlds": [1, 2, 3], "outcomes": [1.0, 5.0, 2.0]}
+    found = paired(line, {"worlds": [1, 2, 3], "outcomes": [0.0, 5.0, 9.0]})
+    assert (found["n"], found["wins"], found["losses"], found["ties"]) == (3, 1, 1, 1)
+    unpaired = mean_interval([*after.values()]).mean or 0.0
+    assert mean.mean != unpaired - (mean_interval([*before.values()]).mean or 0.0), "pairing must matter here"
+
+
+def test_it_is_played_at_its_own_temperature(config_in, line, tmp_path):
+    outcomes = []
+    for temperature in (0.05, 1.0):
+        for trained_at in (0.7, 1.0):
+            config = config_in(
+                tmp_path / f"{temperature}-{trained_at}", policy__temperature=trained_at, eval__temperature=temperature
+            )
+            with TraceStore.open(config.rollout.trace_db) as store:
+                result = run_training(config, line, store)
+                episodes = list(store.episodes(run_id=f"{result.run_id}-eval", update=0))
+            tokens = [decision.completion.tokens for episode in episodes for decision in episode.decisions]
+            assert {trace.temperature for trace in tokens if trace} == {temperature}
+            outcomes.append(result.before["outcomes"])
+    assert outcomes[0] == outcomes[1], "the temperature of training must not matter"
+    assert outcomes[2] == outcomes[3] != outcomes[0]
+    with (
+        TraceStore.open(tmp_path / "t.db") as store,
+        pytest.raises(ConfigError, match="eval.temperature = 0 cannot be used"),
+    ):
+        run_training(config_in(tmp_path / "cold", eval__temperature=0.0), line, store)
+
+
+def test_a_budget_of_steps_removes_the_gain_of_longer_decisions(network, config_in, tmp_path):
+    config = config_in(tmp_path, eval__env_steps=5)
+    with TraceStore.open(config.rollout.trace_db) as store:
+        policy = EmbeddedPolicy(network)
+        first = evaluate_both(policy, network.spec, config, store, run_id="r", update=0)
+        line = evaluate_both(policy, network.spec, config, store, run_id="r", update=1, first=first)
+        episodes = list(store.episodes(run_id="r-steps", update=1))
+        assert len(list(store.episodes(run_id="r", update=1))) == 6
+    assert first["paired"] is first["env_steps"]["paired"] is None
+    assert (line["paired"]["n"], line["paired"]["mean"], line["paired"]["ties"]) == (6, 0.0, 6)
+    control = line["env_steps"]
+    assert (control["budget"], control["n"], control["paired"]["ties"]) == (5, 6, 6)
+    assert control["outcomes"] == [episode.outcome for episode in episodes]
+    for episode in episodes:
+        assert episode.max_decisions == 5
+        assert len(episode.steps) == 5 or episode.terminated
+        assert episode.terminated or episode.cause == "max_env_steps"
+    assert control["mean_steps"] == sum(len(episode.steps) for episode in episodes) / 6
+    assert not {"seeds", "event_shares", "reward_by_turn"} & control.keys()
+
+
+def test_the_turn_limit_of_that_budget_can_be_set(config_in, tmp_path):
+    assert make_step_limits(config_in(tmp_path)) is None
+    limits = make_step_limits(config_in(tmp_path, eval__env_steps=12, eval__env_steps_max_decisions=6))
+    assert limits is not None
+    assert (limits.max_env_steps, limits.max_decisions) == (12, 6)
+
+
+def test_means_over_training_seeds_come_last():
+    rows = [(0, 1.0, 2.0, 1.0, 5.0, 10.0), (1, 1.0, 4.0, 3.0, 5.0, 10.0)]
+    mean, low, high = seed_totals(rows)
+    assert mean == ("mean", 1.0, 3.0, 2.0, 5.0, 10.0)
+    interval = mean_interval([2.0, 4.0])
+    assert (low[0], low[2], high[0], high[2]) == ("95 % low", interval.low, "95 % high", interval.high)
+
+
+def test_the_report_tells_the_paired_difference(config_in, line, tmp_path):
+    config = config_in(tmp_path, eval__env_steps=4)
+    with TraceStore.open(config.rollout.trace_db) as store:
+        result = run_training(config, line, store)
+        report = report_run(config.training.run_dir, result.run_id, store, {})
+    paired_line = result.after["paired"]
+    assert result.difference.mean == paired_line["mean"]
+    assert report.facts[DIFFERENCE].startswith(str(result.difference))
+    assert f"won {paired_line['wins']}" in report.facts[DIFFERENCE]
+    assert "after" in report.facts[f"{ENV_STEPS}4"]
+    assert "after − before on the same worlds" in (config.training.run_dir / "report.html").read_text()

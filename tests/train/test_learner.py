@@ -167,11 +167,12 @@ def test_kl_penalty_pulls_back_to_the_initial_policy(network, rows):
     assert drift[-1] < drift[0] / 2
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_step(network, rows):
+@pytest.mark.parametrize(("advantage", "problem"), [(float("inf"), "the loss is -inf"), (1e30, "gradient's norm is")])
+def test_what_is_not_finite_stops_before_the_step(network, rows, advantage, problem):
     learner = Learner(network, TrainingSection(), 0.8)
     before = weights(network)
-    with pytest.raises(TrainError, match="gradient's norm is"):
-        learner.update([replace(rows[0], advantages=(float("inf"),))], episodes=1)
+    with pytest.raises(TrainError, match=problem):
+        learner.update([replace(rows[0], advantages=(advantage,))], episodes=1)
     assert torch.equal(weights(network), before)
 
 

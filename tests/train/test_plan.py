@@ -3,7 +3,16 @@
 import pytest
 
 from task_app.core.errors import ConfigError
-from task_app.train.plan import check_config, config_json, credit_settings, differing_keys, update_seeds, warnings
+from task_app.train.plan import (
+    before_changes,
+    changed_values,
+    check_config,
+    config_json,
+    credit_settings,
+    differing_keys,
+    update_seeds,
+    warnings,
+)
 
 
 def test_updates_take_consecutive_worlds(config_in, tmp_path):
@@ -19,14 +28,22 @@ def test_too_few_worlds_are_refused(config_in, tmp_path):
     check_config(config_in(tmp_path, rollout__seeds="10:16"))
 
 
-@pytest.mark.parametrize(("held_out", "overlap"), [("99:105", True), ("0:1", True), ("100:106", False)])
-def test_held_out_worlds_must_be_held_out(config_in, tmp_path, held_out, overlap):
-    config = config_in(tmp_path, eval__seeds=held_out)
+@pytest.mark.parametrize(
+    ("worlds", "overlap"), [("999990:1000001", True), ("1000005:1000020", True), ("999990:1000000", False)]
+)
+def test_held_out_worlds_must_be_held_out(config_in, tmp_path, worlds, overlap):
+    config = config_in(tmp_path, rollout__seeds=worlds)
     if not overlap:
         check_config(config)
         return
     with pytest.raises(ConfigError, match="overlap") as caught:
         check_config(config)
+    assert caught.value.field == "eval.seeds"
+
+
+def test_low_seeds_are_no_held_out_worlds(config_in, tmp_path):
+    with pytest.raises(ConfigError, match="held-out worlds have seeds of 1000000 and more") as caught:
+        config_in(tmp_path, eval__seeds="999999:1000006")
     assert caught.value.field == "eval.seeds"
 
 
@@ -55,3 +72,28 @@ def test_what_may_change_between_two_starts(config_in, tmp_path):
         "training.credit.gamma",
         "training.learning_rate",
     ]
+
+
+def test_named_keys_may_change_and_their_values_are_told(config_in, tmp_path):
+    changes = {"training__learning_rate": 0.5, "training__updates": 9, "policy__temperature": 2.0}
+    first, second = config_json(config_in(tmp_path)), config_json(config_in(tmp_path, **changes))
+    allowed = ["training.learning_rate"]
+    assert differing_keys(first, second, allowed) == ["policy.temperature"]
+    told = changed_values(first, second)
+    assert told == {
+        "policy.temperature": [1.0, 2.0],
+        "training.learning_rate": [0.01, 0.5],
+        "training.updates": [3, 9],
+    }
+    assert before_changes(second, [told]) == first
+    assert (
+        before_changes(second, [{"training.updates": [1, 2]}, {"training.updates": [2, 3]}])["training"]["updates"] == 1
+    )
+
+
+def test_a_misspelt_allowance_is_refused(config_in, tmp_path):
+    config = config_in(tmp_path, training__allow_changed=["training.learning_rat"])
+    with pytest.raises(ConfigError, match="did you mean 'training.learning_rate'") as caught:
+        check_config(config)
+    assert caught.value.field == "training.allow_changed"
+    check_config(config_in(tmp_path, training__allow_changed=["training.credit.gamma", "task.options.anything"]))

@@ -1,6 +1,7 @@
 """`task-app traces …`: looking at, checking and reshaping trace databases. One module a command or two.
 
-show.py  a row per decision of one episode
+show.py     a row per decision of one episode
+relabel.py  what a teacher would have done in its states
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import typer
 
 from task_app.cli.common import CommandGroup
-from task_app.cli.traces import show
+from task_app.cli.traces import relabel, show
 
 __all__ = ["add_to"]
 
@@ -22,4 +23,5 @@ def add_to(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     traces.command("show")(show.show)
+    traces.command("relabel")(relabel.relabel)
     app.add_typer(traces, name="traces")
