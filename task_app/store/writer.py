@@ -19,12 +19,12 @@ import numpy as np
 from task_app.core.types import Decision, Episode, Message, TokenTrace
 from task_app.store.totals import totals_of
 
-__all__ = ["insert_episode", "insert_rows"]
+__all__ = ["canonical_json", "content_hash", "insert_episode", "insert_rows", "json_as_given"]
 
 
 def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
     """Insert the episode and all it holds. Raises sqlite3.IntegrityError when its id is taken."""
-    tool_set = _interned(connection, "tool_sets", "tools", _json(list(episode.tools)))
+    tool_set = _interned(connection, "tool_sets", "tools", json_as_given(list(episode.tools)))
     task, flags = episode.task, episode.flags
     columns: dict[str, Any] = {
         "episode_id": episode.episode_id,
@@ -33,7 +33,7 @@ def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
         "member": episode.member,
         "app": task.app,
         "app_version": task.version,
-        "options": _json(dict(task.options)),
+        "options": canonical_json(dict(task.options)),
         "seed": task.seed,
         "policy": episode.policy,
         "policy_version": episode.policy_version,
@@ -53,7 +53,7 @@ def insert_episode(connection: sqlite3.Connection, episode: Episode) -> None:
         "tool_set": tool_set,
         "started_at": episode.started_at,
         "finished_at": episode.finished_at,
-        "details": _json(dict(episode.details)),
+        "details": canonical_json(dict(episode.details)),
         **totals_of(episode),
     }
     marks = ", ".join("?" * len(columns))
@@ -143,12 +143,17 @@ def _insert_tokens(connection: sqlite3.Connection, key: int, turn: int, tokens: 
 
 
 def _message(connection: sqlite3.Connection, message: Message) -> int:
-    return _interned(connection, "messages", "message", _json(message), role=str(message.get("role", "")))
+    return _interned(connection, "messages", "message", canonical_json(message), role=str(message.get("role", "")))
+
+
+def content_hash(value: str | bytes) -> str:
+    """What a text or blob that is stored once is known by: 32 hex digits of its SHA-256."""
+    return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()[:32]
 
 
 def _interned(connection: sqlite3.Connection, table: str, column: str, value: str | bytes, **extra: str) -> int:
     """The row id of `value` in a table that holds each value once, inserting it when new."""
-    digest = hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()[:32]
+    digest = content_hash(value)
     columns = {"hash": digest, column: value, **extra}
     marks = ", ".join("?" * len(columns))
     sql = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
@@ -187,17 +192,23 @@ def _text(value: str) -> str:
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+_AS_GIVEN = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
-def _json(value: Any) -> str:
-    """Strict, canonical JSON: no NaN or infinity, keys sorted, no spaces."""
+def canonical_json(value: Any) -> str:
+    """Strict, canonical JSON as stored: no NaN or infinity, keys sorted, no spaces. Raises ValueError for those."""
     return _text(_ENCODER.encode(value))
+
+
+def json_as_given(value: Any) -> str:
+    """Strict JSON without spaces, keys in their own order: tools are stored so, as the policy was shown them."""
+    return _text(_AS_GIVEN.encode(value))
 
 
 @lru_cache(maxsize=4096)
 def _names(names: tuple[str, ...]) -> str:
     """A list of event names as JSON; few different ones occur."""
-    return _json(names)
+    return canonical_json(names)
 
 
 def _blob(values: Iterable[float], dtype: str) -> bytes:
