@@ -11,7 +11,6 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +28,7 @@ from task_app.core.types import Episode
 from task_app.rollout import plan_groups, play
 from task_app.rollout.client import HostedTaskApp
 from task_app.store import TraceStore
+from task_app.store.files import write_whole
 from task_app.wiring import EmbeddedFactory, check, make_limits, make_policy
 
 __all__ = [
@@ -225,18 +225,5 @@ def collect_database(config: Config, *, run_id: str | None, output: Path | None)
         raise ConfigError(f"no episode in {config.rollout.trace_db} carries a reward", field="rollout.trace_db")
     text = "".join(f"{line}\n" for line in lines)
     if output is not None:
-        _write_whole(output, text)
+        write_whole(output, text)
     return Collected(text, len(lines), metrics, len(episodes) - len(lines))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename, so that a file of that name is never left half-written."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write {path}: {error}", field="output") from error

@@ -210,7 +210,8 @@ class _Run:
     def _collect(self, update: int, episodes: list[Episode]) -> Batch:
         """The update's batch. Raises TrainError when too many groups were lost to count as chance."""
         try:
-            batch = build_batch(episodes, self._flags, self._config.rollout.group_size)
+            unique_outcome = self._spec.app.outcome_is_unique_events
+            batch = build_batch(episodes, self._flags, self._config.rollout.group_size, unique_outcome=unique_outcome)
         except ValueError as error:
             raise TrainError(f"update {update} cannot be trained on: {error}") from error
         lost, asked = len(batch.dropped), self._config.training.groups_per_update

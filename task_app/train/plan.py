@@ -32,7 +32,7 @@ MAY_CHANGE = frozenset(
 )
 """Keys that may differ when a run is resumed: none of them changes an update already made."""
 
-_UNUSED_SECTIONS = ("type", "server", "forwarded", "policy")
+_UNUSED_SECTIONS = ("type", "server", "prices", "forwarded", "policy")
 _USED_POLICY_KEYS = ("temperature", "top_p")
 
 SMALL_GROUP = 8
