@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,6 +48,8 @@ from task_app.store import TraceStore
 
 RESULT = Path(__file__).parent / "results" / "traces.json"
 EPISODES, DECISIONS, ACTIONS_A_DECISION = 100_000, 20, 5
+EXPORTED = 20_000
+"""Episodes exported of the database: all of them would be a file of 6 GB."""
 MODELS = 100
 """Real episodes the synthetic ones repeat."""
 STOCK_EPISODES = 8
@@ -209,18 +211,19 @@ def measure_viewer(db: Path, real: Path, frames: int) -> dict[str, float]:
     pages = _served(db, lambda http, ids: [_ms(http, "/viewer/api/episode", id=one) for one in ids], 30)
     draw = random.Random(0)
 
-    def pictures(http: httpx.Client, ids: Sequence[str]) -> list[float]:
-        steps = [draw.randrange(DECISIONS * ACTIONS_A_DECISION + 1) for _ in range(frames)]
-        return [_ms(http, "/viewer/api/frame", id=draw.choice(ids), step=step) for step in steps]
+    def pictures(http: httpx.Client, ids: Mapping[str, int]) -> list[float]:
+        looks = [draw.choice(list(ids.items())) for _ in range(frames)]
+        return [_ms(http, "/viewer/api/frame", id=one, step=draw.randrange(steps + 1)) for one, steps in looks]
 
     drawn = _served(real, pictures, 10)
     return {"episode page, ms": median(pages), "frame, ms": median(drawn), "slowest frame, ms": max(drawn)}
 
 
 def _served(db: Path, use: Any, count: int) -> list[float]:
-    """What `use(client, episode ids)` measures on a viewer of `db` that is ended afterwards."""
+    """What `use(client, {episode id: steps})` measures on a viewer of `db` that is ended afterwards."""
     with TraceStore.open(db, read_only=True) as store:
-        ids = [row[0] for row in store.query("SELECT episode_id FROM episodes ORDER BY random() LIMIT ?", (count,))]
+        sql = "SELECT episode_id, step_count FROM episodes ORDER BY random() LIMIT ?"
+        ids = {row["episode_id"]: row["step_count"] for row in store.query(sql, (count,))}
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "task_app", "traces", "view", "--db", str(db), "--port", str(port)]
@@ -251,7 +254,7 @@ def measure(folder: Path, count: int) -> dict[str, float]:
     figures["bytes per decision"] = db.stat().st_size / decisions
     seconds, peak = measure_analyze(db, 3)
     figures |= {"analyze, s": seconds, "analyze, peak MB": peak}
-    figures["export, rows/s"] = measure_export(db, folder, count)
+    figures["export, rows/s"] = measure_export(db, folder, min(count, EXPORTED))
     figures |= measure_verify(folder, models)
     figures |= measure_viewer(db, folder / "real.db", 200)
     figures["lost by 4 writers at once, episodes"] = float(lost_by_concurrent_writers(folder))
