@@ -19,8 +19,9 @@ from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.rollout.relabel import Relabelling, make_teacher, relabel_episode
-from task_app.runs import play_config, write_whole
+from task_app.runs import play_config
 from task_app.store import TraceStore
+from task_app.store.files import write_whole
 from task_app.wiring import EmbeddedFactory, check, make_spec
 
 __all__ = ["Relabelled", "check_relabel", "play_relabelled", "relabel_database"]

@@ -11,7 +11,6 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,7 @@ from task_app.core.types import Episode
 from task_app.rollout import Limits, plan_groups, play
 from task_app.rollout.client import HostedTaskApp
 from task_app.store import TraceStore
+from task_app.store.files import write_whole
 from task_app.wiring import EmbeddedFactory, check, make_limits, make_policy, make_step_limits
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "play_config",
     "play_hosted",
     "score",
-    "write_whole",
 ]
 
 Progress = Callable[[Episode], None]
@@ -260,16 +259,3 @@ def collect_database(config: Config, *, run_id: str | None, output: Path | None)
     if output is not None:
         write_whole(output, text)
     return Collected(text, len(lines), metrics, len(episodes) - len(lines))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside, then rename, so that a file of that name is never left half-written. Raises ConfigError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise ConfigError(f"cannot write {path}: {error}", field="output") from error

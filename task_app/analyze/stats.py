@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, median, stdev
 
 from task_app.core.rewards import rewards_from_events
 from task_app.core.types import Episode
 
-__all__ = ["Mean", "Summary", "mean_interval", "summarise"]
+__all__ = ["Mean", "Spread", "Summary", "mean_interval", "spread", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,23 @@ def mean_interval(values: Sequence[float]) -> Mean:
     middle = fmean(values)
     half = _student_quantile(n - 1) * stdev(values) / math.sqrt(n)
     return Mean(n, middle, middle - half, middle + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A `Mean` with the median beside it; all None where n = 0."""
+
+    n: int
+    mean: float | None
+    median: float | None
+    low: float | None
+    high: float | None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The mean, its 95 % interval and the median."""
+    mean = mean_interval(values)
+    return Spread(mean.n, mean.mean, median(values) if values else None, mean.low, mean.high)
 
 
 def _student_quantile(freedom: int) -> float:

@@ -17,7 +17,8 @@ __all__ = ["Bar", "console", "print_json", "print_table", "progress_bar"]
 _PIPE_WIDTH = 160
 """Columns where standard output is no terminal, so that tables keep one line a row."""
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+# Texts are printed as they are: what a model or an endpoint said is never taken for markup.
+console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 _errors = Console(stderr=True, highlight=False)
 
 

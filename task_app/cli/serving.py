@@ -57,15 +57,22 @@ def serve(
     trace_db: Annotated[
         Path | None, typer.Option(help="Database for the episodes [default: traces/task_app.db].")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Folder for each episode's SFT rows, as export-sft writes them.")
+    ] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
-    options = {"task.app": name, "server.host": host, "server.port": port, "rollout.trace_db": trace_db}
+    options = {"task.app": name, "server.host": host, "server.port": port}
+    options |= {"rollout.trace_db": trace_db, "server.trace_dir": trace}
     settings = config_from(ctx, config, options)
     from task_app.cli.output import console
     from task_app.server.serve import serve as run_server
 
     def ready(address: str) -> None:
-        console.print(f"serving {name} at {address} · episodes go to {settings.rollout.trace_db} · stop with Ctrl-C")
+        folder = settings.server.trace_dir
+        rows = f" · their SFT rows to {folder}" if folder else ""
+        places = f"episodes go to {settings.rollout.trace_db}{rows}"
+        console.print(f"serving {name} at {address} · {places} · stop with Ctrl-C", soft_wrap=True)
 
     run_server(settings, ready=ready)

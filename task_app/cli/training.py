@@ -176,8 +176,8 @@ def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     from task_app.cli.output import console, progress_bar
 
     if console.is_terminal:
-        with live_view(updates) as progress:
-            yield progress
+        with live_view(updates) as show:
+            yield show
         return
     with progress_bar("training", updates) as advance:
 

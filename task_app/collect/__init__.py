@@ -5,7 +5,15 @@ batch.py    groups that are complete, what was dropped and why, and the batch's 
 rows.py     the same as JSON lines
 """
 
-from task_app.collect.batch import Batch, BatchMetrics, Group, RewardedEpisode, build_batch, measure
+from task_app.collect.batch import (
+    Batch,
+    BatchMetrics,
+    Group,
+    RewardedEpisode,
+    build_batch,
+    measure,
+    outcome_is_unique_events,
+)
 from task_app.collect.rows import collect_rows
 from task_app.collect.vectors import RewardVector, reward_vector
 
@@ -18,5 +26,6 @@ __all__ = [
     "build_batch",
     "collect_rows",
     "measure",
+    "outcome_is_unique_events",
     "reward_vector",
 ]

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from task_app.apps import find_apps
 from task_app.collect.vectors import RewardVector, reward_vector
 from task_app.core.rewards import rewards_from_events
 from task_app.core.types import DecisionRewards, Episode, StepRewardFlags
 
-__all__ = ["Batch", "BatchMetrics", "Group", "RewardedEpisode", "build_batch", "measure"]
+__all__ = ["Batch", "BatchMetrics", "Group", "RewardedEpisode", "build_batch", "measure", "outcome_is_unique_events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class BatchMetrics:
     """What a log says of a batch of rewarded episodes.
 
     `by_turn[turn]` is (sum of r, ΣAchΔ, ΣUniqueΔ) of that turn. `misaligned` counts episodes whose
-    outcome (final state) differs from the ΣUniqueΔ of their stored records.
+    outcome (final state) differs from the ΣUniqueΔ of their stored records, where the task app's outcome
+    is that number at all.
     """
 
     mode: str
@@ -76,9 +78,18 @@ class Batch:
     metrics: BatchMetrics
 
 
-def build_batch(episodes: Iterable[Episode], flags: StepRewardFlags, group_size: int) -> Batch:
+def outcome_is_unique_events(app: str) -> bool:
+    """Whether the outcome of the task app of this name counts its different events; False for one unknown here."""
+    found = find_apps().get(app)
+    return found is not None and found.app.outcome_is_unique_events
+
+
+def build_batch(
+    episodes: Iterable[Episode], flags: StepRewardFlags, group_size: int, *, unique_outcome: bool | None = None
+) -> Batch:
     """Sort episodes into groups of `group_size` and build their reward vectors.
 
+    `unique_outcome` says whether the outcome counts unique events; None asks the task app by its name.
     Raises ValueError for records with broken turns. Episodes without a decision have r = [].
     """
     by_group: dict[str, list[Episode]] = defaultdict(list)
@@ -94,12 +105,12 @@ def build_batch(episodes: Iterable[Episode], flags: StepRewardFlags, group_size:
             vectors = [RewardedEpisode(episode, reward_vector(episode, flags)) for episode in members]
             groups.append(Group(group_id, members[0].task.seed, tuple(vectors)))
     rewarded = [member for group in groups for member in group.members]
-    return Batch(tuple(groups), dropped, _metrics(rewarded, flags))
+    return Batch(tuple(groups), dropped, _metrics(rewarded, flags, unique_outcome))
 
 
 def measure(episodes: Iterable[Episode], flags: StepRewardFlags) -> BatchMetrics:
     """The metrics of every episode that carries a reward, whatever its group."""
-    return _metrics([RewardedEpisode(e, reward_vector(e, flags)) for e in episodes if e.rewarded], flags)
+    return _metrics([RewardedEpisode(e, reward_vector(e, flags)) for e in episodes if e.rewarded], flags, None)
 
 
 def _problem(members: Sequence[Episode], group_size: int) -> str:
@@ -116,7 +127,7 @@ def _problem(members: Sequence[Episode], group_size: int) -> str:
     return ""
 
 
-def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> BatchMetrics:
+def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags, unique_outcome: bool | None) -> BatchMetrics:
     by_turn: dict[int, tuple[float, int, int]] = {}
     with_unique = with_event = misaligned = 0
     for member in members:
@@ -130,7 +141,7 @@ def _metrics(members: Sequence[RewardedEpisode], flags: StepRewardFlags) -> Batc
             )
             with_unique += record.unique_delta > 0
         with_event += flags.mode != "off" and _has_event_reward(member.rewards, deltas)
-        misaligned += flags.mode != "off" and _is_misaligned(member.episode)
+        misaligned += flags.mode != "off" and _is_misaligned(member.episode, unique_outcome)
     return BatchMetrics(
         mode=flags.mode,
         kind=flags.kind,
@@ -157,10 +168,12 @@ def _has_event_reward(rewards: Sequence[float], records: Sequence[DecisionReward
     return any(reward and record.ach_delta for reward, record in zip(rewards, records, strict=True))
 
 
-def _is_misaligned(episode: Episode) -> bool:
+def _is_misaligned(episode: Episode, unique_outcome: bool | None) -> bool:
     """Whether two independently stored numbers disagree: the outcome (final state) and ΣUniqueΔ (records).
 
-    Episodes without records have nothing to compare.
+    Episodes without records have nothing to compare, and so have apps whose outcome is another number.
     """
     records = [decision.rewards for decision in episode.decisions if decision.rewards is not None]
-    return bool(records) and sum(record.unique_delta for record in records) != episode.outcome
+    if not records or sum(record.unique_delta for record in records) == episode.outcome:
+        return False
+    return outcome_is_unique_events(episode.task.app) if unique_outcome is None else unique_outcome

@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -118,13 +118,11 @@ def _resolve_paths(section: dict[str, Any], model: type[BaseModel], folder: Path
 
 
 def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> Sequence[str]:
-    for part in location:
-        inner = model.model_fields[str(part)].annotation
-        assert isinstance(inner, type)
-        assert issubclass(inner, BaseModel)
-        model = inner
-    names = list(model.model_fields)
-    if model is Config:
+    kind: Any = model
+    for part in location:  # a table of tables, such as [prices], has keys of the user's own
+        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[str(part)].annotation
+    names = list(kind.model_fields)
+    if kind is Config:
         names = [*(name for name in names if name != "forwarded"), *FORWARDED_SECTIONS]
     return names
 

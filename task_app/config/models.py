@@ -26,6 +26,7 @@ __all__ = [
     "ModelSection",
     "ObjectiveSection",
     "PolicySection",
+    "PriceSection",
     "RolloutSection",
     "Section",
     "SeedRange",
@@ -182,6 +183,8 @@ class ServerSection(Section):
     """The largest turn limit a request may ask for."""
     max_time_s: float = Field(default=600.0, gt=0, le=86_400)
     """The longest a rollout may take, in seconds; a request that asks for longer is held to it."""
+    trace_dir: Path | None = None
+    """Folder that gets each episode's SFT rows as a file (docs/sft_export.md); without one, none are written."""
 
 
 class ModelSection(Section):
@@ -420,6 +423,23 @@ class EvalSection(Section):
         return seeds
 
 
+class PriceSection(Section):
+    """What the calls of one model cost, in any one currency; at least one key must be given."""
+
+    input: float = Field(default=0.0, ge=0)
+    """Per million prompt tokens."""
+    output: float = Field(default=0.0, ge=0)
+    """Per million completion tokens."""
+    gpu_hour: float = Field(default=0.0, ge=0)
+    """Per hour of latency, added up over calls: for a model that is rented by time."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("a price needs at least one of input, output, gpu_hour")
+        return self
+
+
 class Config(Section):
     """A whole TOML file, defaults filled in. The flags in force are `step_rewards`."""
 
@@ -436,6 +456,8 @@ class Config(Section):
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
     tracking: TrackingSection = TrackingSection()
+    prices: dict[str, PriceSection] = Field(default_factory=dict)
+    """What calls cost, by model name; `traces analyze` turns tokens and latency into costs with it."""
     forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)
     """Sections of older job files, as written; local training does not use them."""
 

@@ -37,6 +37,10 @@ def rewards_from_events(events_by_decision: Iterable[Iterable[str]]) -> list[Dec
     seen: dict[str, int] = {}
     records = []
     for turn, names in enumerate(events_by_decision, start=1):
+        names = tuple(names)
+        if not names:  # most decisions cause nothing, and reports read millions of them
+            records.append(DecisionRewards(turn, 0, 0, (), ()))
+            continue
         after = dict(seen)
         for name in names:
             after[name] = after.get(name, 0) + 1

@@ -121,6 +121,8 @@ class TaskApp(ABC, Generic[OptionsT]):
     aliases: ClassVar[tuple[str, ...]] = ()
     policy_aliases: ClassVar[Mapping[str, str]] = {}
     """Other names existing clients use for a policy, such as {"crafter-react": "chat"}."""
+    outcome_is_unique_events: ClassVar[bool] = False
+    """Whether the outcome is the number of different events of the episode, so that the two can be compared."""
     event_names: ClassVar[tuple[str, ...]]
     action_names: ClassVar[tuple[str, ...]]
     options_model: ClassVar[type[TaskOptions]]

@@ -7,28 +7,36 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from task_app.http.errors import error_response
 
-__all__ = ["KeyCheck", "is_loopback"]
+__all__ = ["KeyCheck", "has_key", "is_loopback", "same_as_any"]
 
 
 class KeyCheck:
     """Answers 401 to every request without a valid key, except GET and HEAD on `open_paths`.
 
-    Without keys everything is open; a server must then listen on loopback only.
+    `or_else` says of a request whether there is another reason to let it through, such as the cookie of a
+    page. Without keys everything is open; a server must then listen on loopback only.
     """
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str], open_paths: Iterable[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Iterable[str],
+        open_paths: Iterable[str],
+        or_else: Callable[[Scope], bool] = lambda scope: False,
+    ) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys if key]
+        self._keys = [key for key in keys if key]
         self._open_paths = frozenset(open_paths)
+        self._or_else = or_else
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not self._keys or self._is_open(scope) or self._has_key(scope):
+        if scope["type"] == "lifespan" or self._passes(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
@@ -38,16 +46,28 @@ class KeyCheck:
             response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, send)
 
+    def _passes(self, scope: Scope) -> bool:
+        if not self._keys or self._is_open(scope) or has_key(scope, self._keys):
+            return True
+        return scope["type"] == "http" and self._or_else(scope)
+
     def _is_open(self, scope: Scope) -> bool:
         return scope.get("method") in ("GET", "HEAD") and scope["path"] in self._open_paths
 
-    def _has_key(self, scope: Scope) -> bool:
-        headers = dict(scope["headers"])
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        given = [headers.get(b"x-api-key", b""), token.strip() if scheme.lower() == b"bearer" else b""]
-        # Every pair is compared, so that the time taken says nothing about which one matched.
-        matches = [hmac.compare_digest(key, one) for key in self._keys for one in given]
-        return any(matches)
+
+def has_key(scope: Scope, keys: Iterable[str]) -> bool:
+    """Whether a request's headers hold one of the keys."""
+    headers = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    given = [headers.get(b"x-api-key", b""), token.strip() if scheme.lower() == b"bearer" else b""]
+    return same_as_any(given, keys)
+
+
+def same_as_any(given: Iterable[bytes], keys: Iterable[str]) -> bool:
+    """Whether one of the keys was given; every pair is compared, so that the time says nothing about which."""
+    every = list(given)
+    matches = [hmac.compare_digest(key.encode(), one) for key in keys for one in every]
+    return any(matches)
 
 
 def is_loopback(host: str) -> bool:

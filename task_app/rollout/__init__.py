@@ -3,6 +3,8 @@
 episode.py  one episode as a state machine: request → completion → steps → record
 group.py    plans (seeds × group size) and playing many episodes, in threads or in lockstep
 client.py   the same calls to a hosted task app (imported by name; needs httpx)
+replay.py   a stored episode played again: its world at any step, or all its decisions
+verify.py   whether a stored episode is what its seed and actions make
 """
 
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits

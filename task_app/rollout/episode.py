@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from task_app.core.types import (
     StepRewardFlags,
 )
 
-__all__ = ["EpisodePlan", "EpisodeRun", "Limits"]
+__all__ = ["EpisodePlan", "EpisodeRun", "Limits", "prompt_messages", "run_actions", "system_message"]
 
 ResultT = TypeVar("ResultT")
 
@@ -65,6 +65,35 @@ class Limits:
     max_env_steps: int = 0
 
 
+def system_message(spec: TaskSpec) -> Message:
+    """The first message of every prompt of the task."""
+    return {"role": "system", "content": spec.app.system_prompt(spec.options)}
+
+
+def prompt_messages(
+    spec: TaskSpec, system: Message, observation: Any, history: Sequence[PastDecision], context: TurnContext
+) -> tuple[Message, ...]:
+    """The prompt of one decision; a single text part is said as plain text, several stay parts."""
+    parts = spec.app.observe(observation, history, context, spec.options)
+    text_only = len(parts) == 1 and parts[0].get("type") == "text"
+    return system, {"role": "user", "content": parts[0]["text"] if text_only else parts}
+
+
+def run_actions(env: Environment, actions: Sequence[str], first: int) -> Iterator[tuple[StepRecord, Any]]:
+    """Run the actions up to the one that ends the world: each step's record and the observation after it.
+
+    `first` is the index of the first step in its episode. Raises whatever the environment does.
+    """
+    for index, action in enumerate(actions, start=first):
+        result = env.step(action)
+        yield (
+            StepRecord(index, action, result.reward, result.terminated, result.truncated, result.events),
+            result.observation,
+        )
+        if result.terminated or result.truncated:
+            return
+
+
 @dataclass(slots=True)
 class _Timing:
     """Seconds spent where; kept in the episode's details."""
@@ -93,7 +122,7 @@ class EpisodeRun:
         limit_s = self.limits.max_time_s
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
         self._tools = app.tools(options)
-        self._system: Message = {"role": "system", "content": app.system_prompt(options)}
+        self._system = system_message(self.spec)
         self._decisions: list[Decision] = []
         self._history: list[PastDecision] = []
         self._counts: Counter[str] = Counter()
@@ -273,14 +302,9 @@ class EpisodeRun:
         if self.limits.max_env_steps:
             actions = actions[: self.limits.max_env_steps - first]
         steps: list[StepRecord] = []
-        for index, action in enumerate(actions):
-            result = self._env.step(action)
-            self._observation = result.observation
-            steps.append(
-                StepRecord(first + index, action, result.reward, result.terminated, result.truncated, result.events)
-            )
-            if result.terminated or result.truncated:
-                break
+        for record, observation in run_actions(self._env, actions, first):
+            self._observation = observation
+            steps.append(record)
         return steps
 
     def _rebuilt_world(self) -> tuple[Environment, Any]:
@@ -291,6 +315,8 @@ class EpisodeRun:
         return env, observation
 
     def _end_if_due(self, steps: tuple[StepRecord, ...]) -> None:
+        if self.over:
+            return  # aborted from another thread while the actions ran: that stands
         last = steps[-1] if steps else None
         limit = self.limits.max_parse_failures
         if last and last.terminated:
@@ -307,8 +333,6 @@ class EpisodeRun:
     def _render(self) -> tuple[Message, ...]:
         start = time.perf_counter()
         context = TurnContext(self.turn, self.limits.max_decisions, self._counts)
-        parts = self.spec.app.observe(self._observation, self._history, context, self.spec.options)
-        text_only = len(parts) == 1 and parts[0].get("type") == "text"
-        user: Message = {"role": "user", "content": parts[0]["text"] if text_only else parts}
+        messages = prompt_messages(self.spec, self._system, self._observation, self._history, context)
         self._timing.text_s += time.perf_counter() - start
-        return self._system, user
+        return messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
@@ -18,6 +18,7 @@ from task_app.server.describe import identity
 from task_app.server.requests import RolloutRequest, TaskInfoQuery
 from task_app.server.resolve import check_endpoint
 from task_app.server.service import Service
+from task_app.server.viewer import Viewer
 from task_app.wiring import check
 
 __all__ = ["OPEN_PATHS", "create_app"]
@@ -39,15 +40,18 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     """The application for one config. Raises ConfigError for names, combinations and keys that cannot work.
 
     The trace database is opened when the application starts and closed when it ends; `app.state.service`
-    plays the rollouts.
+    plays the rollouts. The page at `/viewer` shows the same database.
     """
     check_endpoint(config, environ)
     service = Service(config, check(config), environ)
+    keys = [environ.get(config.server.api_key_env, "").strip()]
+    viewer = Viewer(config.rollout.trace_db, keys)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with service.opened():
-            yield
+            with closing(viewer):
+                yield
 
     app = FastAPI(
         title=f"{service.spec.app.title} task app",
@@ -60,8 +64,9 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     app.state.service = service
     install_error_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=config.server.max_body_bytes)
-    app.add_middleware(KeyCheck, keys=[environ.get(config.server.api_key_env, "").strip()], open_paths=OPEN_PATHS)
+    app.add_middleware(KeyCheck, keys=keys, open_paths=OPEN_PATHS, or_else=viewer.lock.admits)
     _add_routes(app, service)
+    viewer.add_to(app)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from task_app.collect import RewardVector, reward_vector
@@ -101,8 +102,10 @@ def _metrics(finished: FinishedRollout, rewards: RewardVector | None) -> dict[st
             "prompt_hash": episode.prompt_hash,
             "step_rewards_mode": episode.flags.mode,
             "event_rewards_kind": episode.flags.kind,
+            "step_rewards": {("step_beta" if k == "beta" else k): v for k, v in asdict(episode.flags).items()},
             "max_decisions": episode.max_decisions,
             "max_time_s": resolved.limits.max_time_s,
+            "trace_file": finished.trace_file,
             "ignored": ignored_fields(resolved.request, episode),
         },
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from task_app.core.types import Episode
+from task_app.export import EpisodeFiles
 from task_app.rollout import EpisodePlan, EpisodeRun, play_to_end
 from task_app.server.requests import RolloutRequest
 from task_app.server.resolve import ResolvedRequest
@@ -26,19 +27,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FinishedRollout:
-    """A stored episode, and the task's structured state after each of its decisions."""
+    """A stored episode, the task's structured state after each of its decisions, and the name of its trace file."""
 
     resolved: ResolvedRequest
     episode: Episode
     states: tuple[Any, ...]
+    trace_file: str | None = None
 
 
 class Rollout:
     """One episode to be made. `play` it in a thread; `give_up` ends it from another."""
 
-    def __init__(self, resolved: ResolvedRequest, store: TraceStore, stop: threading.Event) -> None:
+    def __init__(
+        self, resolved: ResolvedRequest, store: TraceStore, stop: threading.Event, files: EpisodeFiles | None = None
+    ) -> None:
         self.resolved = resolved
         self._store = store
+        self._files = files
         self._stop = stop
         self._run: EpisodeRun | None = None
         self._finished: FinishedRollout | None = None
@@ -86,7 +91,8 @@ class Rollout:
                 # A thread that is given up may be adding a decision this very moment: that one is left out.
                 episode = replace(episode, decisions=episode.decisions[: len(states)])
                 self._store.write_episode(episode)
-                self._finished = FinishedRollout(self.resolved, episode, states)
+                file = self._files.write(episode) if self._files else None
+                self._finished = FinishedRollout(self.resolved, episode, states, file)
             return self._finished
 
 

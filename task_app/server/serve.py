@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from task_app.config import Config
 from task_app.core.errors import ConfigError
+from task_app.export import EpisodeFiles
 from task_app.http.auth import is_loopback
 from task_app.http.ports import listen
 from task_app.server.app import create_app
@@ -39,8 +40,9 @@ class _Server(uvicorn.Server):
 def serve(config: Config, *, ready: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
     """Serve until interrupted; `ready` is told the address once requests are answered.
 
-    Raises ConfigError when the port is taken (naming by whom), or when the address reaches beyond this
-    machine and no key is set; StoreError when the trace database cannot be opened.
+    Raises ConfigError when the port is taken (naming by whom), when the address reaches beyond this
+    machine and no key is set, or when the trace folder cannot be written; StoreError when the trace
+    database cannot be opened.
     """
     server = config.server
     if not is_loopback(server.host) and not environ.get(server.api_key_env, "").strip():
@@ -51,6 +53,8 @@ def serve(config: Config, *, ready: Callable[[str], None], environ: Mapping[str,
     app = create_app(config, environ=environ)
     with listen(server.host, server.port) as listener:
         TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
+        if server.trace_dir:
+            EpisodeFiles.open(server.trace_dir)  # likewise
         _Server(app, ready=lambda: ready(address_of(listener))).run(sockets=[listener])
 
 

@@ -19,6 +19,7 @@ from anyio import to_thread
 
 from task_app.config import Config
 from task_app.core.task import TaskSpec
+from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
 from task_app.policies.chat import completions_url
 from task_app.server.describe import describe, seed_info
@@ -50,7 +51,12 @@ class Service:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Hold the trace database and the connections to model endpoints open. Raises StoreError."""
+        """Hold the trace database and the connections to model endpoints open.
+
+        Raises StoreError for the database, ConfigError for a trace folder that cannot be written.
+        """
+        folder = self._config.server.trace_dir
+        self._files = EpisodeFiles.open(folder) if folder else None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         with (
             TraceStore.open(self._config.rollout.trace_db) as self._store,
@@ -81,7 +87,7 @@ class Service:
         broke, StoreError when it could not be kept.
         """
         resolved = await to_thread.run_sync(self._resolve, request)
-        rollout = Rollout(resolved, self._store, self._stop)
+        rollout = Rollout(resolved, self._store, self._stop, self._files)
         limit_s = resolved.limits.max_time_s or self._config.server.max_time_s
         async with self._slot(limit_s):
             if self._stopping.is_set():

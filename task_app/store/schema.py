@@ -1,4 +1,5 @@
-"""Tables of a trace database, as migrations. A released migration is never edited; a new one is added.
+"""Tables of a trace database, as migrations in SQL. A released migration is never edited; a new one is added.
+`migrations.py` applies them.
 
 One column per number, so that every aggregate is plain SQL. Long texts are stored once: `messages` by
 content hash, `tool_sets` alike, `token_prefixes` for the prompt tokens a whole run shares.
@@ -11,16 +12,13 @@ marker of 1.0 per unlock, under the event's name).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from sqlite_utils import Database, Migrations
-
-__all__ = ["APPLICATION_ID", "MIGRATIONS"]
+__all__ = ["APPLICATION_ID", "STATEMENTS"]
 
 APPLICATION_ID: Final = 0x43545331
 """SQLite's application_id of our files ("CTS1"), by which a foreign database is told."""
-
-MIGRATIONS = Migrations("task_app")
 
 _FIRST = (
     """CREATE TABLE runs (
@@ -130,14 +128,6 @@ _FIRST = (
     ) WITHOUT ROWID""",
 )
 
-
-@MIGRATIONS(name="0001_first")
-def _first(db: Database) -> None:
-    for statement in _FIRST:
-        db.execute(statement)
-    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
 _TOTALS = (
     "model TEXT NOT NULL DEFAULT ''",
     "decision_count INTEGER NOT NULL DEFAULT 0",
@@ -207,13 +197,21 @@ _VIEWS = (
     SELECT episode, turn, min(step), name, 1.0 FROM events GROUP BY episode, name""",
 )
 
+_INDEXES = (
+    "CREATE INDEX events_by_name ON events (name, episode, turn)",
+    """CREATE INDEX episodes_listed ON episodes
+       (run_id, training_update, group_id, member, outcome, policy, model, status, started_at)
+       WHERE NOT superseded""",
+)
 
-@MIGRATIONS(name="0002_totals")
-def _totals(db: Database) -> None:
-    """Totals beside each episode, the views, and an index by which an event's episodes are found."""
-    for column in _TOTALS:
-        db.execute(f"ALTER TABLE episodes ADD COLUMN {column}")
-    db.execute(_FILL_TOTALS)
-    db.execute("CREATE INDEX events_by_name ON events (name, episode, turn)")
-    for view in _VIEWS:
-        db.execute(view)
+STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "0001_first": (*_FIRST, f"PRAGMA application_id = {APPLICATION_ID}"),
+    # Totals beside each episode, indexes for finding an event's episodes and for listing many, the views.
+    "0002_totals": (
+        *(f"ALTER TABLE episodes ADD COLUMN {column}" for column in _TOTALS),
+        _FILL_TOTALS,
+        *_INDEXES,
+        *_VIEWS,
+    ),
+}
+"""Every migration by name, in the order they are applied."""

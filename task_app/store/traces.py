@@ -10,18 +10,21 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from task_app.core.errors import StoreError
 from task_app.core.types import Episode
-from task_app.store.database import open_database
+from task_app.store.database import explain, open_database
 from task_app.store.reader import read_episode
 from task_app.store.writer import insert_episode, insert_rows
 
-__all__ = ["TraceStore"]
+__all__ = ["Rows", "TraceStore"]
+
+Rows = Callable[..., Iterator[tuple[Any, ...]]]
+"""A reading statement and its parameters → its rows."""
 
 
 class TraceStore:
@@ -36,8 +39,7 @@ class TraceStore:
     def open(cls, path: Path | str, *, create: bool = True, read_only: bool = False) -> Self:
         """Open `path`, creating or migrating it unless told otherwise. Raises StoreError."""
         path = Path(path)
-        db = open_database(path, create=create and not read_only, read_only=read_only)
-        return cls(path, db.conn)
+        return cls(path, open_database(path, create=create and not read_only, read_only=read_only))
 
     def close(self) -> None:
         """Close the connection; SQLite then folds the write-ahead log into the file."""
@@ -134,7 +136,27 @@ class TraceStore:
         """Rows of any reading statement; aggregates are meant to be plain SQL. Raises StoreError."""
         return self._rows(sql, tuple(parameters))
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Rows]:
+        """One moment of the database: what others write meanwhile is not seen, so that numbers agree.
+
+        Yields a function from a reading statement and its parameters to plain tuples, one at a time. Other
+        threads wait for their turn on this store; other processes write on. Raises StoreError.
+        """
+        with self._reading():
+            self._connection.execute("BEGIN")
+            try:
+                yield self._stream
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
     # -- inside ----------------------------------------------------------------------------
+
+    def _stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(sql, tuple(parameters))
 
     @staticmethod
     def _key(connection: sqlite3.Connection, episode_id: str) -> int:
@@ -152,8 +174,8 @@ class TraceStore:
         with self._lock:
             try:
                 yield
-            except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"trace database {self.path} cannot be read: {error}") from error
+            except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise StoreError(f"trace database {self.path} cannot be read: {explain(error)}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -169,4 +191,4 @@ class TraceStore:
                         self._connection.execute("ROLLBACK")
                     raise
             except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-                raise StoreError(f"trace database {self.path} was not written: {error}") from error
+                raise StoreError(f"trace database {self.path} was not written: {explain(error)}") from error

@@ -51,7 +51,12 @@ class Updater:
     def collect(self, update: int, episodes: Sequence[Episode]) -> Batch:
         """The update's batch. Raises TrainError when too many groups were lost to count as chance."""
         try:
-            batch = build_batch(episodes, self._config.step_rewards, self._config.rollout.group_size)
+            batch = build_batch(
+                episodes,
+                self._config.step_rewards,
+                self._config.rollout.group_size,
+                unique_outcome=self._spec.app.outcome_is_unique_events,
+            )
         except ValueError as error:
             raise TrainError(f"update {update} cannot be trained on: {error}") from error
         lost, asked = len(batch.dropped), self._config.training.groups_per_update

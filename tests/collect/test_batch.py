@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from task_app.collect import build_batch, measure
-from task_app.core.types import StepRewardFlags
+from task_app.collect import build_batch, measure, outcome_is_unique_events
+from task_app.core.types import StepRewardFlags, TaskRef
 
 FLAGS = StepRewardFlags()
+CRAFTER = TaskRef("crafter", "1", {}, 7)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_sparse_metrics_sum_the_steps(pair):
 
 
 def test_off_pays_no_event_reward_and_compares_nothing(pair):
-    pair[1] = replace(pair[1], outcome=99.0)
+    pair[1] = replace(pair[1], outcome=99.0, task=CRAFTER)
     metrics = build_batch(pair, StepRewardFlags(mode="off"), 2).metrics
     assert (metrics.reward_sum, metrics.episodes_with_event, metrics.has_event_reward) == (99.0, 0, False)
     assert metrics.misaligned == 0
@@ -109,13 +110,27 @@ def test_off_pays_no_event_reward_and_compares_nothing(pair):
 
 
 def test_an_outcome_beside_its_records_is_counted(pair):
+    pair = [replace(episode, task=CRAFTER) for episode in pair]
     assert build_batch(pair, FLAGS, 2).metrics.misaligned == 0
     pair[1] = replace(pair[1], outcome=4.0)  # its records say 3
     assert build_batch(pair, FLAGS, 2).metrics.misaligned == 1
 
 
+def test_only_an_app_whose_outcome_counts_unique_events_is_compared(pair):
+    pair[1] = replace(pair[1], outcome=4.0)  # the app `toy` is not installed, so nobody says what its outcome is
+    assert build_batch(pair, FLAGS, 2).metrics.misaligned == 0
+    assert build_batch(pair, FLAGS, 2, unique_outcome=True).metrics.misaligned == 1
+    crafter = [replace(episode, task=CRAFTER) for episode in pair]
+    assert build_batch(crafter, FLAGS, 2, unique_outcome=False).metrics.misaligned == 0
+
+
+def test_crafter_says_that_its_outcome_counts_unique_events():
+    assert outcome_is_unique_events("crafter")
+    assert not outcome_is_unique_events("toy")
+
+
 def test_an_episode_without_records_has_nothing_to_compare(five):
-    metrics = measure([five(records=False, outcome=99.0)], FLAGS)
+    metrics = measure([five(records=False, outcome=99.0, task=CRAFTER)], FLAGS)
     assert (metrics.misaligned, metrics.recomputed_episodes) == (0, 1)
 
 

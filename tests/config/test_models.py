@@ -24,6 +24,7 @@ def test_an_empty_file_is_all_defaults(load):
         ("[rollout]\nstep_reward_mode = 'off'", "rollout.step_reward_mode", "did you mean 'step_rewards_mode'?"),
         ("[training.credit]\ngama = 1.0", "training.credit.gama", "did you mean 'gamma'?"),
         ("[training.objective]\nclip_hi = 1.0", "training.objective.clip_hi", "did you mean 'clip_high'?"),
+        ("[prices.gpt]\ninptu = 1.0", "prices.gpt.inptu", "did you mean 'input'?"),
         ("[eval.seeds]\nstart = 1\nstop = 2\nstep = 3", "eval.seeds.step", "did you mean 'stop'?"),
         ("[task]\nzzz = 1", "task.zzz", "(known: app, options)"),
     ],
@@ -74,6 +75,10 @@ def test_the_inner_name_of_forwarded_sections_is_no_key(load, text):
         ("[training]\nstep_rewards_beta = -0.1", "training.step_rewards_beta", "got -0.1"),
         ("[training.credit]\ngamma = 0.0", "training.credit.gamma", "got 0.0"),
         ("[training.credit]\nscale = 'std'", "training.credit.scale", "'none', 'group_rms' or 'batch_rms'"),
+        ("[prices.gpt]\ninput = -0.1", "prices.gpt.input", "greater than or equal to 0, got -0.1"),
+        ("[prices.gpt]\ninput = 'dear'", "prices.gpt.input", "got 'dear'"),
+        ("[prices.gpt]", "prices.gpt", "at least one of input, output, gpu_hour"),
+        ("[prices]\ngpt = 3", "prices.gpt", "got 3"),
         ("[model]\nheads = 5", "model", "heads (5) must divide hidden_size (128)"),
         ("[model]\nkv_heads = 3", "model", "kv_heads (3) must divide heads (4)"),
     ],
@@ -88,6 +93,14 @@ def test_a_wrong_type_or_value_names_the_key_the_value_and_what_is_allowed(load,
 
 def test_an_integer_may_stand_for_a_number(load):
     assert load("[training]\nlearning_rate = 1").training.learning_rate == 1.0
+
+
+def test_prices_are_by_model_name_whatever_is_in_it(load):
+    prices = load('[prices]\n"qwen/qwen2.5-7b" = { gpu_hour = 2 }\n[prices.gpt-4o-mini]\ninput = 0.15').prices
+    assert {name: price.model_dump() for name, price in prices.items()} == {
+        "qwen/qwen2.5-7b": {"input": 0.0, "output": 0.0, "gpu_hour": 2.0},
+        "gpt-4o-mini": {"input": 0.15, "output": 0.0, "gpu_hour": 0.0},
+    }
 
 
 class TestSeeds:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,13 @@ from task_app.server import create_app
 from task_app.server.serve import address_of
 
 
-@pytest.fixture
-def served(tmp_path) -> Iterator[Callable[..., str]]:
-    """Serve the task app in a thread of this process: `address = served(environ, **{"server.max_decisions": 5})`."""
+@contextmanager
+def serving(db: Path) -> Iterator[Callable[..., str]]:
+    """Serve the task app in threads of this process; yields what starts one and gives its address."""
     with ExitStack() as stack:
 
         def start(environ: Mapping[str, str] | None = None, **overrides: Any) -> str:
-            config = load_config(None, {"rollout.trace_db": str(tmp_path / "hosted.db"), **overrides})
+            config = load_config(None, {"rollout.trace_db": str(db), **overrides})
             listener = stack.enter_context(listen("127.0.0.1", 0))
             settings = uvicorn.Config(create_app(config, environ=environ or {}), log_level="warning", ws="none")
             server = uvicorn.Server(settings)
@@ -32,4 +33,11 @@ def served(tmp_path) -> Iterator[Callable[..., str]]:
             stack.callback(setattr, server, "should_exit", True)
             return address_of(listener)
 
+        yield start
+
+
+@pytest.fixture
+def served(tmp_path) -> Iterator[Callable[..., str]]:
+    """Serve the task app in a thread of this process: `address = served(environ, **{"server.max_decisions": 5})`."""
+    with serving(tmp_path / "hosted.db") as start:
         yield start

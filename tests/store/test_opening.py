@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_refused_with_the_path_and_untouched(tmp_path, make, message, read_only)
 
 
 def test_a_directory_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="cannot be opened: unable to open database file"):
+    with pytest.raises(StoreError, match="cannot be opened: it is a folder"):
         TraceStore.open(tmp_path)
 
 
@@ -151,7 +152,8 @@ def test_a_reader_cannot_write(path, store, make_episode):
 
 def test_an_older_schema_is_not_migrated_by_a_reader(path):
     ours_path = sql(path, f"PRAGMA application_id = {APPLICATION_ID}", "CREATE TABLE runs_of_old (x)")
-    with pytest.raises(StoreError, match="older version; open it once for writing"):
+    command = f"older version; bring it up to date with: task-app traces schema --db {path} --upgrade"
+    with pytest.raises(StoreError, match=re.escape(command)):
         TraceStore.open(ours_path, read_only=True)
 
 

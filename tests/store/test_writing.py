@@ -211,3 +211,45 @@ def test_a_killed_process_loses_at_most_the_episode_in_flight(path, make_episode
         assert all(replace(e, episode_id="e1") == make_episode(tokens=True) for e in read.values())
         assert store.query("PRAGMA integrity_check")[0][0] == "ok"
         store.write_episode(make_episode("after"))
+
+
+HUNDRED = """
+import json, sys
+from dataclasses import replace
+from task_app.core.wire import episode_from_json
+from task_app.store import TraceStore
+episode = episode_from_json(json.loads(sys.stdin.readline()))
+with TraceStore.open(sys.argv[1]) as store:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for index in range(100):
+        store.write_episode(replace(episode, episode_id=f"{sys.argv[2]}-{index}"))
+"""
+
+
+def test_four_processes_of_a_hundred_episodes_keep_all_four_hundred(path, make_episode):
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", HUNDRED, path, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in "abcd"
+    ]
+    told = json.dumps(episode_to_json(make_episode(tokens=True)))
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write(f"{told}\n")
+        writer.stdin.flush()
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    assert [writer.communicate(timeout=120)[0] for writer in writers] == [""] * 4
+    assert [writer.returncode for writer in writers] == [0] * 4
+    with TraceStore.open(path, read_only=True) as store:
+        read = {episode.episode_id: episode for episode in store.episodes()}
+        assert set(read) == {f"{name}-{index}" for name in "abcd" for index in range(100)}
+        assert all(replace(episode, episode_id="e1") == make_episode(tokens=True) for episode in read.values())
+        assert store.query("SELECT count(*) FROM messages")[0][0] == 5  # each text once, whoever wrote it first

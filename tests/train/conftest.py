@@ -73,6 +73,7 @@ class LineWorld:
 
 class LineApp(TaskApp[LineOptions]):
     name, version, title, description = "line", "1", "Line", "Walk to the right."
+    outcome_is_unique_events = True
     event_names = tuple(f"reached_{place}" for place in range(1, 10))
     action_names = tuple(MOVES)
     options_model = LineOptions

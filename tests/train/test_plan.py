@@ -62,7 +62,8 @@ def test_small_groups_warn(config_in, tmp_path):
 def test_what_may_change_between_two_starts(config_in, tmp_path):
     first = config_json(config_in(tmp_path))
     longer = config_in(tmp_path / "moved", rollout__trace_db=str(tmp_path / "traces.db"), training__updates=9,
-                       rollout__seeds="0:200", eval__every=2, server__port=1, policy__model="m")  # fmt: skip
+                       rollout__seeds="0:200", eval__every=2, server__port=1, policy__model="m",
+                       prices__m__input=1.0)  # fmt: skip
     assert differing_keys(first, config_json(longer)) == []
     changes = {"training__learning_rate": 0.5, "training__credit__gamma": 0.9, "policy__temperature": 2.0}
     other = config_in(tmp_path, seed=3, **changes)

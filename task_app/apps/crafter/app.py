@@ -32,6 +32,7 @@ class CrafterApp(TaskApp[CrafterOptions]):
     description = "Survive, gather and craft in an open world; 22 achievements are the events."
     aliases = ("grpo-crafter",)
     policy_aliases: Mapping[str, str] = {"crafter-react": "chat"}
+    outcome_is_unique_events = True
     event_names = rules.ACHIEVEMENTS
     action_names = rules.ACTIONS
     options_model = CrafterOptions
