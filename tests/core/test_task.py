@@ -101,6 +101,7 @@ def test_an_app_without_grammar_or_facts_says_so():
     assert app.vocabulary(options) == ()
     assert app.seed_info(0, options) == {}
     assert app.installation() == {}
+    assert app.picture(object()) is None  # pyright: ignore[reportArgumentType]
     assert not app.outcome_is_unique_events
     with pytest.raises(NotImplementedError, match="toy has no grammar"):
         app.words_to_message([])
