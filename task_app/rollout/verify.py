@@ -111,7 +111,7 @@ def _differences(spec: TaskSpec, episode: Episode, texts: bool) -> Iterator[Verd
     for decision, replayed in zip(episode.decisions, replay(spec, episode, texts=texts), strict=False):
         if texts:
             yield from _prompt(decision, replayed)
-        yield from _answer(spec, decision)
+        yield from _answer(spec, decision, _is_spent(episode, decision))
         yield from _steps(decision, replayed)
         before, counts = counts, counts + Counter(decision.events)
         yield from _record(episode, decision, decision_rewards(decision.turn, before, counts))
@@ -157,7 +157,7 @@ def _prompt(decision: Decision, replayed: ReplayedDecision) -> Iterator[Verdict]
         yield Verdict("observation", sentence, decision.turn)
 
 
-def _answer(spec: TaskSpec, decision: Decision) -> Iterator[Verdict]:
+def _answer(spec: TaskSpec, decision: Decision, spent: bool) -> Iterator[Verdict]:
     """The executed actions are what the stored answer asks for, or, where the world ended, its beginning."""
     parsed = spec.app.parse(decision.completion.message, spec.options)
     asked = () if isinstance(parsed, ParseFailure) else tuple(parsed)
@@ -179,7 +179,7 @@ def _answer(spec: TaskSpec, decision: Decision) -> Iterator[Verdict]:
         surplus = decision.steps[len(asked)]
         sentence = f"{where}, step {surplus.step}: action {shown(surplus.action)} stored, the answer asks for no more"
         yield Verdict("action", sentence, decision.turn, surplus.step)
-    if len(executed) < len(asked) and not _ends(decision.steps):
+    if len(executed) < len(asked) and not spent and not _ends(decision.steps):
         sentence = (
             f"{where}: {len(executed)} actions stored, the answer asks for {len(asked)} and the world had not ended"
         )
@@ -268,7 +268,11 @@ def _expected_end(episode: Episode) -> list[_End]:
         return [("ok", "terminated", True, False)]
     if last and last.steps and last.steps[-1].truncated:
         return [("truncated", "max_steps", False, True)]
+    if last and _is_spent(episode, last):
+        return [("truncated", "max_env_steps", False, True)]
     ends: list[_End] = []
+    if episode.cause == "context":  # what fits the policy's context is the policy's to say
+        ends.append(("truncated", "context", False, True))
     if len(decisions) == episode.max_decisions:
         ends.append(("truncated", "max_decisions", False, True))
     if _failed_more_than_before(decisions):
@@ -298,6 +302,12 @@ def _unrewarded_end(episode: Episode, expected: list[_End]) -> Iterator[Verdict]
         yield Verdict("end", f"terminated True stored with status {episode.status}, the replayed world goes on")
     if episode.status == "infra_error" and any(end[1] != "max_parse_failures" for end in expected):
         yield Verdict("end", f"status infra_error stored, but it had ended before: {expected[0][1]}")
+
+
+def _is_spent(episode: Episode, decision: Decision) -> bool:
+    """Whether the decision used up the episode's budget of environment steps, which cuts it short."""
+    budget = episode.details.get("max_env_steps")
+    return bool(decision.steps) and decision.steps[-1].step + 1 == budget
 
 
 def _ends(steps: tuple[StepRecord, ...]) -> bool:

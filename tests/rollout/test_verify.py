@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from task_app.core.errors import PolicyError
+from task_app.core.errors import ContextOverflow, PolicyError
 from task_app.core.types import AssistantMessage, Completion, DecisionRewards, Episode, ParseFailure, StepRewardFlags
 from task_app.rollout import Limits
 from task_app.rollout.verify import KINDS, Kind, verify_episode
@@ -63,6 +63,8 @@ class TestHonest:
             (["what"], Limits(3, max_parse_failures=3), {}, "max_parse_failures"),
             (["right", ""], Limits(3), {}, "max_decisions"),
             (["right"], Limits(2), {"parts": 3}, "max_decisions"),
+            (["right stay stay"], Limits(9, max_env_steps=4), {}, "max_env_steps"),
+            (["right stay"], Limits(9, max_env_steps=4), {}, "max_env_steps"),
         ],
     )
     def test_every_end(self, play_one, toy, lines, limits, options, cause):
@@ -205,6 +207,21 @@ def test_each_difference_is_named_and_placed(play_one, toy, kind, sentence, tamp
 
 
 class TestEnds:
+    def test_a_decision_cut_short_by_a_budget_that_is_not_stored(self, play_one, toy):
+        episode = play_one(["right stay stay"], limits=Limits(9, max_env_steps=4))
+        verdict = verify_episode(toy(), replace(episode, details={}))
+        assert (verdict.kind, verdict.turn) == ("action", 2)
+
+    def test_a_context_that_is_full_is_the_policys_to_say(self, play_one, toy, speaker):
+        def overflow(request):
+            if request.turn == 3:
+                raise ContextOverflow("full", frozenset({request.episode_id}))
+
+        episode = play_one(speaker(LINES, during=overflow))
+        assert (episode.status, episode.cause, len(episode.decisions)) == ("truncated", "context", 2)
+        assert verify_episode(toy(), episode).kind == "ok"
+        assert verify_episode(toy(), replace(episode, cause="tired")).kind == "end"
+
     def test_a_last_step_that_was_cut_off(self, play_one, toy):
         episode = play_one(["right", "right die right"])
         cut = changed(episode, 2, steps=episode.decisions[1].steps[:-1])
