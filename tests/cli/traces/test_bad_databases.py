@@ -32,10 +32,13 @@ COMMANDS = {
     "merge": lambda db, good, out: (good, db, "--output", out / "all.db"),
     "prune": lambda db, good, out: ("--db", db, "--run-id", "night", "--yes"),
     "schema": lambda db, good, out: ("--db", db),
+    "relabel": lambda db, good, out: ("--db", db, "--teacher", "expert", "--output", out / "relabelled.jsonl"),
     "datasette": lambda db, good, out: ("--db", db, "--output", out / "metadata.json"),
 }
 """How each command is called on a database; `good` is another, sound one, `out` a folder for what it writes."""
 
+REPLAYING = ("verify", "relabel")
+"""Those that play the known episodes again, which were made by hand and cannot be."""
 ENDING = [name for name in COMMANDS if name != "view"]
 """Those that come back on a sound database."""
 
@@ -205,7 +208,7 @@ def test_a_locked_file_is_waited_for_and_then_named(tmp_path, good, out, run, mo
     assert list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [name for name in ENDING if name != "verify"])
+@pytest.mark.parametrize("command", [name for name in ENDING if name not in REPLAYING])
 def test_a_lock_that_is_let_go_of_only_delays(tmp_path, good, run, command):
     path = tmp_path / "busy.db"
     shutil.copy(good, path)
