@@ -188,3 +188,15 @@ def test_the_resolved_config_of_a_run_reads_back_as_it_was(load):
     text = "seed = 4\n[rollout]\nseeds = '3:5'\ntrace_db = 'x.db'\n[policy]\ncheckpoint = 'c'\n[vllm]\nx = 1"
     config = load(text)
     assert Config.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[eval]\nseeds = '5:9'", "held-out worlds have seeds of 1000000 and more"),
+        ("[training.guards]\ncollapse_warn_after = 9\ncollapse_stop_after = 2", r"collapse_warn_after \(9\) must not"),
+    ],
+)
+def test_settings_that_defeat_their_purpose_are_refused(load, text, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        load(text)
