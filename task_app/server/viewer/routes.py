@@ -230,10 +230,15 @@ def _answer(
     With `keep`, the name of the question, the answer is made once as long as the database does not change.
     """
 
+    def at_one_moment(store: TraceStore) -> Answer:
+        with store.snapshot():  # rows and their total must agree while another process writes
+            return read(store)
+
     def respond(store: TraceStore) -> Response:
         if keep is not None:
-            return Response(viewer.kept(store, keep, lambda: _bytes(read(store))), media_type="application/json")
-        value = read(store)
+            kept = viewer.kept(store, keep, lambda: _bytes(at_one_moment(store)))
+            return Response(kept, media_type="application/json")
+        value = at_one_moment(store)
         return _unknown(field) if value is None else _json(value)
 
     def nothing() -> Response:
