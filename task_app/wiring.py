@@ -6,7 +6,6 @@ A torch policy is handed in by the caller as `embedded`; nothing here imports to
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from task_app.apps import get_app
 from task_app.config import Config, describe_validation_error
 from task_app.config.models import PolicySection
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.core.policy import Policy
 from task_app.core.task import TaskApp, TaskSpec
 from task_app.policies import ChatPolicy, ChatSettings, ReplayPolicy, ScriptedPolicy
@@ -94,8 +94,7 @@ def make_policy(
             raise ConfigError(allowed, field="policy.name", public=allowed)
         return embedded(spec, settings.checkpoint)
     known = policy_names(spec.app)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     allowed = f"policies: {', '.join(known)}"
     raise ConfigError(f"unknown policy {name!r}{hint} ({allowed})", field="policy.name", public=allowed)
 

@@ -6,7 +6,6 @@ out and counted. Computes from columns; reads no database.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from task_app.analyze.columns import Columns
 from task_app.analyze.players import Player
 from task_app.analyze.stats import Mean, mean_interval
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 
 __all__ = ["Comparison", "SeedRow", "Side", "compare_players", "find_player"]
 
@@ -76,8 +76,7 @@ def find_player(name: str, players: Sequence[Player], columns: Columns) -> Playe
     labels = [player.label for player in (named or players)]
     if named:
         raise ConfigError(f"{name!r} could be any of {_list(labels)}; give one of these", field="compare")
-    near = difflib.get_close_matches(name, [*labels, *(player.policy for player in players)], n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, [*labels, *(player.policy for player in players)])
     raise ConfigError(f"no player {name!r} in the database{hint} (players: {_list(labels)})", field="compare")
 
 
@@ -88,8 +87,7 @@ def _named(name: str, players: Sequence[Player]) -> list[Player]:
 
 def _version(player: Player, version: str, columns: Columns) -> Player:
     if version not in player.versions:
-        near = difflib.get_close_matches(version, player.versions, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(version, player.versions)
         known = _list(list(player.versions))
         raise ConfigError(f"{player.label!r} has no version {version!r}{hint} (versions: {known})", field="compare")
     text = columns.texts["policy_version"]

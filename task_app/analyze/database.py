@@ -6,7 +6,6 @@ Superseded episodes are left out.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from task_app.analyze.compare import Comparison, compare_players, find_player
 from task_app.analyze.players import Player, PlayerReport, players_of, report_player
 from task_app.config.models import PriceSection
 from task_app.core.errors import ConfigError, StoreError
+from task_app.core.names import did_you_mean
 from task_app.store import TraceStore
 
 __all__ = ["DatabaseReport", "analyze_database"]
@@ -84,8 +84,7 @@ def _check_runs(store: TraceStore, columns: Columns, run_ids: Sequence[str] | No
         raise StoreError(f"{store.path} holds no episodes yet")
     if not missing:
         raise ConfigError("no run was named", field="run_id")
-    near = difflib.get_close_matches(missing[0], known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f" (runs: {', '.join(sorted(known)[:20])})"
+    hint = did_you_mean(missing[0], known) or f" (runs: {', '.join(sorted(known)[:20])})"
     raise ConfigError(f"no run {missing[0]!r} in {store.path}{hint}", field="run_id")
 
 

@@ -6,7 +6,6 @@ Apps do not know each other. This file finds them; it imports one only when it i
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.core.task import TaskApp
 
 __all__ = ["FoundApp", "find_apps", "get_app"]
@@ -60,7 +60,6 @@ def get_app(name: str) -> TaskApp[Any]:
         if name == item.app.name or name in item.app.aliases:
             return item.app
     known = sorted({*apps, *(alias for item in apps.values() for alias in item.app.aliases)})
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     allowed = f"known task apps: {', '.join(known)}"
     raise ConfigError(f"unknown task app {name!r}{hint} ({allowed})", field="task.app", public=allowed)

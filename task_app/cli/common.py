@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from task_app.core.names import did_you_mean
 
 if TYPE_CHECKING:
     from task_app.config import Config
@@ -30,8 +31,7 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self.commands, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f" (commands: {', '.join(self.commands)})"
+            hint = did_you_mean(args[0], self.commands) or f" (commands: {', '.join(self.commands)})"
             ctx.fail(f"unknown command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from task_app.config.models import FORWARDED_SECTIONS, PATH_OR_NAME, Config
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 
 __all__ = ["describe_validation_error", "load_config", "parse_overrides"]
 
@@ -128,5 +128,4 @@ def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> Sequenc
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})"
+    return did_you_mean(name, known) or f" (known: {', '.join(known)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from typing import Any
 
 from task_app.apps import get_app
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.store.traces import Rows
 
-__all__ = ["EVENT_REWARDS", "EpisodeFilters", "Selection", "nearest", "select_episodes"]
+__all__ = ["EVENT_REWARDS", "EpisodeFilters", "Selection", "select_episodes"]
 
 EVENT_REWARDS = {
     "unique_achievement_delta": "unique_delta",
@@ -98,12 +98,6 @@ def select_episodes(rows: Rows, filters: EpisodeFilters) -> Selection:
     return Selection(keys, sum(counts.values()), tuple(removed))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing when no known name is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def _conditions(rows: Rows, filters: EpisodeFilters) -> Iterator[_Condition]:
     yield from _one_of(rows, "model", "model", filters.model)
     yield from _one_of(rows, "provider", "json_extract(details, '$.provider')", filters.provider)
@@ -131,7 +125,7 @@ def _one_of(rows: Rows, flag: str, column: str, values: Sequence[str]) -> Iterat
     known = {value for (value,) in rows(f"SELECT DISTINCT {column} FROM episodes")}
     parts = []
     for value in values:
-        hint = "" if value in known else f" (no episode has it{nearest(value, (k for k in known if k))})"
+        hint = "" if value in known else f" (no episode has it{did_you_mean(value, (k for k in known if k))})"
         parts.append(f"--{flag} {value}{hint}")
     yield _Condition(" ".join(parts), f"{column} IN ({', '.join('?' * len(values))})", tuple(values))
 
@@ -188,7 +182,7 @@ class _Events:
         """Raise ConfigError unless `name` is an event or one of `also`."""
         known = self._known() | set(also)
         if name not in known:
-            hint = nearest(name, sorted(known)) or f" (known: {', '.join(sorted(known))})"
+            hint = did_you_mean(name, sorted(known)) or f" (known: {', '.join(sorted(known))})"
             raise ConfigError(
                 f"--{flag} {name!r}: no task app of this database has this event{hint}", field=flag.replace("-", "_")
             )

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.export.files import ExportError, check_output, replacing
-from task_app.export.filters import EpisodeFilters, Selection, nearest, select_episodes
+from task_app.export.filters import EpisodeFilters, Selection, select_episodes
 from task_app.export.rows import RowForm, RowMaker
 from task_app.export.split import SIDES, Split
 from task_app.export.stored import StoredFacts
@@ -169,6 +170,6 @@ def _nothing(database: Path, selection: Selection, skipped: Counter[str]) -> str
 def _one_of(value: str, allowed: tuple[Any, ...], flag: str) -> Any:
     if value not in allowed:
         raise ConfigError(
-            f"--{flag} {value!r}: must be one of {', '.join(allowed)}{nearest(value, allowed)}", field=flag
+            f"--{flag} {value!r}: must be one of {', '.join(allowed)}{did_you_mean(value, allowed)}", field=flag
         )
     return value

@@ -7,7 +7,6 @@ Never deletes without a filter.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from task_app.core.errors import ConfigError, StoreError
+from task_app.core.names import did_you_mean
 from task_app.core.types import Status
 from task_app.store.database import explain, open_database
 
@@ -125,8 +125,7 @@ def _condition(wanted: PruneFilter, now: float) -> tuple[str, tuple[Any, ...]]:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f" (there are: {', '.join(known[:20]) or 'none'})"
+    return did_you_mean(name, known) or f" (there are: {', '.join(known[:20]) or 'none'})"
 
 
 def _look(path: Path, wanted: PruneFilter, where: str, parameters: tuple[Any, ...]) -> Pruned:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.credit import CreditSettings, check_credit
 from task_app.train.tracker import check_tracking
 
@@ -93,8 +93,7 @@ def _check_allowed(config: Config) -> None:
     known = flat(_used(config_json(config)))
     for key in config.training.allow_changed:
         if key not in known and not key.startswith(_OPEN_TABLES):
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, known)
             raise ConfigError(
                 f"training.allow_changed names {key!r}, which is no key that training uses{hint}",
                 field="training.allow_changed",

@@ -6,12 +6,12 @@ the index `events_by_name`. Superseded episodes are left out. Never reads a step
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from typing import Any
 
 from task_app.apps import find_apps
 from task_app.core.errors import ConfigError
+from task_app.core.names import did_you_mean
 from task_app.server.viewer.queries import ChoicesQuery, EpisodesQuery, GroupsQuery, RunsQuery
 from task_app.store import TraceStore
 
@@ -160,8 +160,7 @@ def _check_event(store: TraceStore, name: str) -> None:
     happened = store.query("SELECT 1 FROM events WHERE name = ? LIMIT 1", (name,))
     if happened or name in (known := _known_events(store)):
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     public = f"no such achievement{hint} (known: {', '.join(sorted(known))})"
     raise ConfigError(f"{name!r}: {public}", field="achievement", public=public)
 
