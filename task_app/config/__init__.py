@@ -1,7 +1,9 @@
 """TOML → frozen models. Checks shape (types, ranges, unknown keys); names and combinations are `wiring`'s.
 
 step_rewards.py  the step-reward flags, from TOML or from a request
-models.py        one model per TOML section, and `Config`
+section.py       what all sections have in common
+training.py      the sections about making and training a model
+models.py        the other sections, and `Config`
 load.py          reading a file, overrides, error messages
 """
 

@@ -9,7 +9,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from task_app.config.models import FORWARDED_SECTIONS, PATH_OR_NAME, Config
+from task_app.config.models import FORWARDED_SECTIONS, Config
+from task_app.config.section import PATH_OR_NAME
 from task_app.core.errors import ConfigError
 from task_app.core.names import did_you_mean
 

@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError
 
 __all__ = ["ADAPTER_WEIGHTS", "base_hash", "cache_argument", "causal", "decoder", "end_ids", "load_adapters",

@@ -18,7 +18,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.train.chat_model import (

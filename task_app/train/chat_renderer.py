@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ContextOverflow, TrainError
 from task_app.core.types import AssistantMessage, DecisionRequest, Message, ParseFailure, ToolCall
 from task_app.train.chat_template import ChatTemplate

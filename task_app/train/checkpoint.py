@@ -25,7 +25,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
 from task_app.train.codehash import code_hash

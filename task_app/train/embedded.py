@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError
 from task_app.core.task import TaskSpec
 from task_app.train.decoder import encode

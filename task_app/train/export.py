@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.chat_model import base_hash, load_adapters, load_causal_model, with_adapters
 from task_app.train.checkpoint import find_checkpoint, read_state

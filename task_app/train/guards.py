@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from task_app.config.models import GuardsSection
+from task_app.config.training import GuardsSection
 
 __all__ = ["GOALS", "TOTAL", "Finding", "Grouped", "Guards", "Slope", "Verdict", "mean_of", "slope", "spread"]
 

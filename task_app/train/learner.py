@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from task_app.config.models import TrainingSection
+from task_app.config.training import TrainingSection
 from task_app.train.network import MEMORY_ADVICE, Network, memory_guard
 from task_app.train.objective import divisor, kl_k2, mismatch_kl, token_loss
 from task_app.train.optimizer import NotFiniteError, Optimizer, rate_factor

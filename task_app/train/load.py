@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.task import TaskSpec
 from task_app.train import embedded
 from task_app.train.network import Network

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError
 
 __all__ = ["Qwen3ForCausalLM", "build_model", "prepare_torch"]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from task_app.config.models import ObjectiveSection
+from task_app.config.training import ObjectiveSection
 
 __all__ = ["TokenLoss", "divisor", "entropy", "kl_k2", "mismatch_kl", "token_loss"]
 

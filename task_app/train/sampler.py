@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.decoder import KeyValues, encode, step
 from task_app.train.masks import GrammarTable

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from task_app.config.models import TrackingSection
+from task_app.config.training import TrackingSection
 from task_app.core.errors import ConfigError
 from task_app.train.heartbeat import RunStatus
 

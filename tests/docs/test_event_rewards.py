@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from task_app.collect import reward_vector
-from task_app.config.models import TrainingSection
 from task_app.config.step_rewards import SHORT_NAMES, StepRewardSettings, resolve
+from task_app.config.training import TrainingSection
 from task_app.core.rewards import rewards_from_events
 from task_app.core.types import (
     AssistantMessage,

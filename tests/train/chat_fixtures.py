@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.task import TaskSpec
 from task_app.core.types import Completion, DecisionRequest, TokenTrace
 from task_app.train.chat_network import ChatNetwork, build_chat_network

@@ -11,7 +11,7 @@ import torch
 from transformers import BertConfig, Gemma2Config, Gemma2ForCausalLM, T5Config, T5ForConditionalGeneration
 from transformers.models.bert import BertLMHeadModel
 
-from task_app.config.models import ModelSection, TrainingSection
+from task_app.config.training import ModelSection, TrainingSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train import chat_network, embedded
 from task_app.train.chat_model import causal

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, ContextOverflow, TrainError
 from task_app.core.types import AssistantMessage, ParseFailure, ToolCall
 from task_app.train.chat_renderer import read_answer

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from task_app.config.models import TrainingSection
+from task_app.config.training import TrainingSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train import chat_sampler
 from task_app.train.chat_model import causal

@@ -15,7 +15,7 @@ from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.rollout import Limits, plan_groups, play
 from task_app.store import TraceStore

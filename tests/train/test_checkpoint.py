@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from task_app.config.models import TrainingSection
+from task_app.config.training import TrainingSection
 from task_app.core.errors import TrainError
 from task_app.train.checkpoint import (
     CheckpointState,

@@ -2,7 +2,7 @@
 
 import torch
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.train.decoder import KeyValues, encode, step
 from task_app.train.model import build_model
 

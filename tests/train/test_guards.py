@@ -10,7 +10,7 @@ import statistics
 import pytest
 
 from task_app.collect import build_batch
-from task_app.config.models import GuardsSection
+from task_app.config.training import GuardsSection
 from task_app.core.errors import ConfigError
 from task_app.core.types import StepRewardFlags
 from task_app.train.guards import Guards, slope, spread

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from task_app.config.models import ObjectiveSection, TrainingSection
+from task_app.config.training import ObjectiveSection, TrainingSection
 from task_app.core.errors import TrainError
 from task_app.train import embedded
 from task_app.train.learner import Learner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from task_app.config.models import GuardsSection
+from task_app.config.training import GuardsSection
 from task_app.store import TraceStore
 from task_app.train import guards
 from task_app.train.grpo import run_training

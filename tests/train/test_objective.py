@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from task_app.config.models import ObjectiveSection
+from task_app.config.training import ObjectiveSection
 from task_app.train.objective import divisor, entropy, kl_k2, mismatch_kl, token_loss
 
 ORACLES: dict[str, Any] = json.loads(Path(__file__).with_name("oracles.json").read_text())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from task_app.config.models import ModelSection
+from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError
 from task_app.core.task import TaskSpec
 from task_app.train.embedded import build_network

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from task_app.config.models import ObjectiveSection
+from task_app.config.training import ObjectiveSection
 from task_app.core.errors import TrainError
 from task_app.core.grammar import Grammar
 from task_app.train.masks import GrammarTable

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from task_app.config.models import TrackingSection
+from task_app.config.training import TrackingSection
 from task_app.core.errors import ConfigError
 from task_app.store import TraceStore
 from task_app.train.grpo import run_training
@@ -188,7 +188,7 @@ def test_nothing_is_imported_unasked(tmp_path):
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
         from pathlib import Path
-        from task_app.config.models import TrackingSection
+        from task_app.config.training import TrackingSection
         from task_app.train.tracker import check_tracking, make_trackers
         assert make_trackers(TrackingSection(), "r", Path()) == []
         check_tracking(TrackingSection(wandb=True, trackio=True))

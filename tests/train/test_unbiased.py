@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from task_app.config.models import ObjectiveSection
+from task_app.config.training import ObjectiveSection
 from task_app.credit import CreditSettings, GroupRewards, RunningBaseline, compute_advantages
 from task_app.train.objective import divisor, token_loss
 
