@@ -6,6 +6,7 @@ rng.py        NumPy's legacy generator, number for number
 noise.py      OpenSimplex for arrays
 worldgen.py   how a world is made
 world.py      the state of a game
+creatures.py  what everything but the player does, in plain Python
 reference.py  the game in plain Python
 native.py     the game in C
 check.py      whether a state given from outside is possible

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from task_app.apps.crafter.engine import native
+from task_app.apps.crafter.engine.creatures import NEW_HEALTH
 from task_app.apps.crafter.engine.protocol import (
     AREA,
     ARROW,
@@ -24,7 +25,7 @@ from task_app.apps.crafter.engine.protocol import (
     decode_state,
     encode_state,
 )  # fmt: skip
-from task_app.apps.crafter.engine.reference import NEW_HEALTH, ReferenceEngine
+from task_app.apps.crafter.engine.reference import ReferenceEngine
 from task_app.apps.crafter.engine.rules import ACHIEVEMENTS, ACTIONS, ITEM_INITIAL, ITEMS, MATERIAL_ID
 from tests.apps.crafter.engine.oracle import OrderedPackage
 
