@@ -1,8 +1,12 @@
-"""Views made by hand: a field of grass with what a test puts on it."""
+"""Views made by hand, a field of grass with what a test puts on it; and another process."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +43,22 @@ def make_view() -> Callable[..., CrafterView]:
         return CrafterView(**(fields | changes))
 
     return make
+
+
+@pytest.fixture
+def said_elsewhere() -> Callable[[str], str]:
+    """What code prints in another process whose strings hash otherwise; it may import this folder's modules."""
+
+    def run(code: str) -> str:
+        paths = [str(Path(__file__).parent), *sys.path]
+        answer = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return answer.stdout.strip()
+
+    return run
