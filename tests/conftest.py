@@ -19,7 +19,9 @@ from task_app.core.types import Episode, StepRewardFlags
 from task_app.core.wire import episode_bytes
 from task_app.policies import ScriptedPolicy
 from task_app.rollout import EpisodePlan, Limits, plan_groups, play
+from task_app.store import TraceStore
 from tests import toy_app as toy_app_module
+from tests.known_traces import write_known
 from tests.policies.stub_endpoint import StubEndpoint
 
 PlayScripted = Callable[..., list[Episode]]
@@ -40,6 +42,15 @@ def endpoint() -> Iterator[StubEndpoint]:
     """A stub model endpoint on a port of this machine, closed afterwards."""
     with StubEndpoint() as running:
         yield running
+
+
+@pytest.fixture
+def known(tmp_path_factory) -> Path:
+    """A database of the test's own, in a folder of its own, with the contents of tests/known_traces.py."""
+    path = tmp_path_factory.mktemp("known") / "known.db"
+    with TraceStore.open(path) as store:
+        write_known(store)
+    return path
 
 
 @pytest.fixture

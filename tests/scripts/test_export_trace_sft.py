@@ -6,11 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from task_app.export import EpisodeFilters, export_sft
-from task_app.store import TraceStore
-from tests.known_traces import write_known
 
 SCRIPT = Path(__file__).parents[2] / "scripts/export_trace_sft.py"
 
@@ -18,14 +14,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts/export_trace_sft.py"
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("known") / "t.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
 
 
 def test_it_writes_what_the_library_writes(known, tmp_path):

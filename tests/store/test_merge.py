@@ -16,7 +16,7 @@ from task_app.store.catalogue import CATALOGUE
 from task_app.store.merge import merge_databases
 from task_app.store.migrations import apply_migrations
 from task_app.store.schema import APPLICATION_ID
-from tests.known_traces import known_episodes, write_known
+from tests.known_traces import known_episodes
 
 INTERNED = ("messages", "tool_sets", "token_prefixes")
 
@@ -56,14 +56,6 @@ def write(path, *episodes, runs=()):
             store.write_run(run_id, "rollout", config)
         for episode in episodes:
             store.write_episode(episode)
-    return path
-
-
-@pytest.fixture
-def known(tmp_path):
-    path = tmp_path / "known.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
     return path
 
 

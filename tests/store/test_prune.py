@@ -14,16 +14,8 @@ from task_app.core.errors import ConfigError, StoreError
 from task_app.store import TraceStore
 from task_app.store import prune as prune_module
 from task_app.store.prune import PruneFilter, parse_age, prune_database
-from tests.known_traces import write_known
 
 ALL = {"night-1a", "night-1b", "night-2a", "night-2b", "day-1", "day-2", "base-1", "base-2"}
-
-
-@pytest.fixture
-def known(path):
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
 
 
 def read(path):

@@ -22,16 +22,8 @@ def run(*arguments: str | Path, command: tuple[str, ...] = TASK_APP) -> subproce
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("analyze") / "known.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
-
-
-def test_tables_show_hand_counted_rows(database):
-    done = run("--db", database)
+def test_tables_show_hand_counted_rows(known):
+    done = run("--db", known)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines() if "│" in line]
     assert ["chat:gpt-4o-mini", "1", "4", "3", "10", "10", "1000", "100", "0.50", "0.50", "0.50"] in rows
@@ -43,8 +35,8 @@ def test_tables_show_hand_counted_rows(database):
 
 
 @pytest.mark.parametrize("command", [TASK_APP, SCRIPT], ids=["task-app", "script"])
-def test_json_is_one_document_with_the_same_numbers(database, command):
-    done = run("--db", database, "--run-id", "night", "--run-id", "base", "--compare", "random", "gpt-4o-mini",
+def test_json_is_one_document_with_the_same_numbers(known, command):
+    done = run("--db", known, "--run-id", "night", "--run-id", "base", "--compare", "random", "gpt-4o-mini",
                "--json", "--prices.gpt-4o-mini.input=0.5", command=command)  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -53,19 +45,19 @@ def test_json_is_one_document_with_the_same_numbers(database, command):
     assert (report["comparison"]["losses"], report["comparison"]["difference"]["mean"]) == (2, -1.75)
 
 
-def test_prices_come_from_the_toml(database, tmp_path):
+def test_prices_come_from_the_toml(known, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('[prices]\n"qwen/qwen3-32b" = { gpu_hour = 7200 }\n')
-    done = run("--db", database, "--config", config)
+    done = run("--db", known, "--config", config)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if "2,500" in line or "2.5 " in line)
     assert [cell.strip() for cell in line.split("│")] == ["chat:qwen/qwen3-32b", "2.5", "0", "2.5", "1.25", "0.833"]
 
 
-def test_the_page_is_written(database, tmp_path):
+def test_the_page_is_written(known, tmp_path):
     pytest.importorskip("matplotlib", reason="the page needs the extra `train`")
     page = tmp_path / "report.html"
-    done = run("--db", database, "--html", page)
+    done = run("--db", known, "--html", page)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(page)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -96,14 +88,14 @@ def test_what_an_endpoint_said_is_printed_and_not_taken_for_markup(tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_bad_input_is_named(database, arguments, code, said):
-    before = database.read_bytes()
-    done = run(*(database if argument == "KNOWN" else argument for argument in arguments))
+def test_bad_input_is_named(known, arguments, code, said):
+    before = known.read_bytes()
+    done = run(*(known if argument == "KNOWN" else argument for argument in arguments))
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    assert database.read_bytes() == before
+    assert known.read_bytes() == before
 
 
 def test_an_empty_database_says_so(tmp_path):

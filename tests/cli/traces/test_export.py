@@ -39,14 +39,6 @@ def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("known") / "t.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
-
-
 def with_events(episode_id: str, *turns: str):
     """day-2 under another id, with these events in its three turns."""
     episode = next(episode for episode in known_episodes() if episode.episode_id == "day-2")

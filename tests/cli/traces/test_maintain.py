@@ -14,21 +14,13 @@ import pytest
 
 from task_app.store import TraceStore
 from task_app.store.catalogue import CATALOGUE
-from tests.known_traces import known_episodes, write_known
+from tests.known_traces import known_episodes
 
 
 def run(*arguments, **options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "task_app", "traces", *map(str, arguments)]
     given = {"stdin": subprocess.DEVNULL, **options}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **given)
-
-
-@pytest.fixture
-def known(tmp_path) -> Path:
-    path = tmp_path / "known.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
 
 
 @pytest.fixture

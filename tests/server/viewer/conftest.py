@@ -10,8 +10,6 @@ import httpx
 import pytest
 
 from task_app.server.viewer.app import create_viewer_app
-from task_app.store import TraceStore
-from tests.known_traces import write_known
 
 KEY = "ek-1"
 Viewing = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
@@ -34,12 +32,3 @@ def viewing() -> Viewing:
             yield http
 
     return look
-
-
-@pytest.fixture
-def known(tmp_path) -> Path:
-    """The database whose contents are known by heart."""
-    path = tmp_path / "known.db"
-    with TraceStore.open(path) as store:
-        write_known(store)
-    return path
