@@ -19,6 +19,7 @@ __all__ = [
     "ModelSection",
     "ObjectiveSection",
     "SftSection",
+    "TeacherSection",
     "TrackingSection",
     "TrainingSection",
 ]
@@ -184,8 +185,9 @@ class TrainingSection(StepRewardSettings):
     """Updates over which the learning rate rises to its full value."""
     schedule: Literal["constant", "cosine"] = "constant"
     """How the learning rate goes on after the warm-up; `cosine` falls to 0 at the last update."""
-    micro_batch_tokens: int = Field(default=12_288, ge=64, le=100_000_000)
-    """Tokens per forward pass, padding included; changes memory and speed, never the gradient."""
+    micro_batch_tokens: int = Field(default=2_048, ge=64, le=100_000_000)
+    """Tokens per forward pass, padding included; changes memory and speed, never the gradient. Few of them stay in a
+    CPU's cache (a small model is then half as fast again); a GPU wants many."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Updates between checkpoints; the last update and every evaluated one are always saved."""
     keep_checkpoints: int = Field(default=0, ge=0, le=1_000_000)
@@ -207,15 +209,33 @@ class TrainingSection(StepRewardSettings):
     guards: GuardsSection = GuardsSection()
 
 
+class TeacherSection(Section):
+    """A scripted player to imitate instead of a dataset. It plays first; then, in rounds, the policy plays and the
+    teacher says what it would have done there (DAgger), which joins the data."""
+
+    name: str = ""
+    """Scripted player of the task app, such as expert; empty learns from `sft.dataset`."""
+    episodes: int = Field(default=300, ge=1, le=1_000_000)
+    """Episodes the teacher plays itself, each in a world of its own out of `rollout.seeds`."""
+    steps: int = Field(default=120, ge=1, le=1_000_000)
+    """Optimiser steps on these before the first round."""
+    rounds: int = Field(default=4, ge=0, le=10_000)
+    """Rounds in which the policy plays and is corrected; 0 learns from the teacher's own play alone."""
+    round_episodes: int = Field(default=100, ge=1, le=1_000_000)
+    """Episodes the policy plays in each round, in further worlds."""
+    round_steps: int = Field(default=140, ge=1, le=1_000_000)
+    """Optimiser steps after each round, on all data so far."""
+
+
 class SftSection(Section):
-    """Supervised fine-tuning on exported decisions, of the answer's tokens alone."""
+    """Supervised fine-tuning, of the answer's tokens alone: on exported decisions, or on a teacher's."""
 
     dataset: Path | None = None
-    """JSON lines as `traces export-sft` writes them; `train --dataset` sets it."""
+    """JSON lines as `traces export-sft` writes them; `train --dataset` sets it. Not beside a teacher."""
     validation: Path | None = None
     """JSON lines the loss is watched on; without it there is no early stop."""
     epochs: int = Field(default=2, ge=1, le=10_000)
-    """Passes over the data."""
+    """Passes over a dataset."""
     batch_rows: int = Field(default=64, ge=1, le=65_536)
     """Decisions of one optimiser step."""
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
@@ -230,3 +250,4 @@ class SftSection(Section):
     """Looks without a lower validation loss after which training stops; the best weights are kept."""
     run_dir: Path = Path("runs/crafter_sft")
     """Folder of config, metrics and checkpoints; running the same command again resumes it."""
+    teacher: TeacherSection = TeacherSection()

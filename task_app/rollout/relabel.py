@@ -24,14 +24,14 @@ SCHEMA = 1
 """Version of the row form, as in the SFT export."""
 
 
-def make_teacher(spec: TaskSpec, name: str) -> ScriptedPolicy:
-    """The task app's scripted player `name`. Raises ConfigError naming those there are."""
+def make_teacher(spec: TaskSpec, name: str, *, field: str = "relabel") -> ScriptedPolicy:
+    """The task app's scripted player `name`. Raises ConfigError for `field`, naming those there are."""
     baselines = spec.app.baselines(spec.options)
     if name not in baselines:
         known = ", ".join(sorted(baselines)) or "none"
         raise ConfigError(
-            f"{name!r} cannot relabel {spec.app.name}: a teacher is one of its scripted players ({known})",
-            field="relabel",
+            f"{name!r} cannot teach {spec.app.name}: a teacher is one of its scripted players ({known})",
+            field=field,
         )
     return ScriptedPolicy(spec.app, name, baselines[name])
 

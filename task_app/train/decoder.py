@@ -50,13 +50,18 @@ def encode(model: Qwen3ForCausalLM, input_B_T: Tensor, keep_B_K: Tensor, cache: 
     rope = _rope(model, hidden_B_T_H, position_1_T)
     layers = _layers(model)
     for index, layer in enumerate(layers):
-        normed_B_T_H = layer.input_layernorm(hidden_B_T_H)
-        key, value = _keys_values(layer.self_attn, normed_B_T_H, rope)
+        first = index == 0 and len(layers) > 1
+        if first:
+            query, key, value = _from_words(model, layer, input_B_T, rope)
+        else:
+            normed_B_T_H = layer.input_layernorm(hidden_B_T_H)
+            key, value = _keys_values(layer.self_attn, normed_B_T_H, rope)
         if cache is not None:
             cache.keys[index][:, :, :length] = key
             cache.values[index][:, :, :length] = value
         if index < len(layers) - 1:
-            query = _queries(layer.self_attn, normed_B_T_H, rope)
+            if not first:
+                query = _queries(layer.self_attn, normed_B_T_H, rope)
             hidden_B_T_H = _finish(layer, hidden_B_T_H, query, key, value, causal=True)
             continue
         kept_rope = (rope[0][0][keep_B_K], rope[1][0][keep_B_K])
@@ -83,6 +88,21 @@ def step(model: Qwen3ForCausalLM, token_B: Tensor, position_B: Tensor, cache: Ke
         hidden_B_1_H = _finish(layer, hidden_B_1_H, query, keys, values, mask=mask_B_1_1_L)
     cache.column += 1
     return model.model.norm(hidden_B_1_H)[:, 0]
+
+
+def _from_words(model, layer, input_B_T, rope):
+    attention = layer.self_attn
+    normed_V_H = layer.input_layernorm(model.model.embed_tokens.weight)
+    shape = (normed_V_H.shape[0], -1, attention.head_dim)
+    query = attention.q_norm(attention.q_proj(normed_V_H).view(shape)).flatten(1)
+    key = attention.k_norm(attention.k_proj(normed_V_H).view(shape)).flatten(1)
+    value = attention.v_proj(normed_V_H)
+    parts = torch.cat((query, key, value), 1)
+    got = torch.nn.functional.embedding(input_B_T, parts)
+    q, k, v = got.split((query.shape[1], key.shape[1], value.shape[1]), -1)
+    shape = (*input_B_T.shape, -1, attention.head_dim)
+    q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))
+    return _rotate(q, rope), _rotate(k, rope), v
 
 
 def _layers(model: Qwen3ForCausalLM) -> list[Any]:

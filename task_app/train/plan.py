@@ -17,6 +17,7 @@ __all__ = [
     "before_changes",
     "changed_values",
     "check_config",
+    "check_held_out",
     "config_json",
     "credit_settings",
     "differing_keys",
@@ -70,7 +71,7 @@ def credit_settings(config: Config) -> CreditSettings:
 def check_config(config: Config) -> None:
     """Refuse a run that cannot finish or would not be honest. Raises ConfigError naming the key."""
     check_credit(credit_settings(config), config.step_rewards, config.rollout.group_size)
-    seeds, held_out = config.rollout.seeds, config.eval.seeds
+    seeds = config.rollout.seeds
     needed = config.training.updates * config.training.groups_per_update
     if needed > len(seeds):
         raise ConfigError(
@@ -79,13 +80,19 @@ def check_config(config: Config) -> None:
             f'"{seeds.start}:{seeds.start + needed}"',
             field="rollout.seeds",
         )
+    check_held_out(config)
+    _check_allowed(config)
+    check_tracking(config.tracking)
+
+
+def check_held_out(config: Config) -> None:
+    """Refuse worlds that are both trained on and held out. Raises ConfigError."""
+    seeds, held_out = config.rollout.seeds, config.eval.seeds
     if seeds.start < held_out.stop and held_out.start < seeds.stop:
         raise ConfigError(
             f"rollout.seeds {seeds} and eval.seeds {held_out} overlap: worlds trained on cannot be held out",
             field="eval.seeds",
         )
-    _check_allowed(config)
-    check_tracking(config.tracking)
 
 
 def _check_allowed(config: Config) -> None:

@@ -1,8 +1,8 @@
 """Supervised fine-tuning: the likelihood of what was said, over the tokens that were a choice, and nothing else.
 
-The order of the data is keyed by (seed, epoch) and the learning rate by the step, so running the same command again
-after a kill goes on exactly; `metrics.jsonl` has no line twice. With validation data the best weights are the ones
-kept, and training stops when the loss there no longer falls.
+What is learned from is lessons.py's matter: the rows of a step depend on the step alone, as does the learning rate, so
+running the same command again after a kill goes on exactly; `metrics.jsonl` has no line twice. With validation data
+the best weights are the ones kept, and training stops when the loss there no longer falls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from task_app.config.models import Config
@@ -34,6 +33,7 @@ from task_app.train.checkpoint import (
 from task_app.train.codehash import changed_code
 from task_app.train.facts import Clock, peak_rss_mb
 from task_app.train.journal import Journal
+from task_app.train.lessons import check_lessons, make_lessons
 from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
@@ -41,7 +41,6 @@ from task_app.train.network import MEMORY_ADVICE, memory_guard
 from task_app.train.optimizer import Optimizer, rate_factor
 from task_app.train.plan import config_json, differing_sft_keys
 from task_app.train.rows import Row, make_micro_batches
-from task_app.train.sampler import noise
 from task_app.train.score import score
 from task_app.train.sft_data import read_rows
 from task_app.train.tracker import check_tracking
@@ -68,13 +67,12 @@ class SftResult:
 
 
 def run_sft(config: Config, spec: TaskSpec, *, progress: Progress | None = None) -> SftResult:
-    """Train on `sft.dataset`, or go on where the run folder stands.
+    """Train on `sft.dataset` or with `sft.teacher`, or go on where the run folder stands.
 
     Raises ConfigError before any work for settings that cannot work or differ from the run's own, TrainError for
     data that does not fit the task and when training cannot go on.
     """
-    if config.sft.dataset is None:
-        raise ConfigError("sft needs a dataset: JSON lines from `task-app traces export-sft`", field="sft.dataset")
+    check_lessons(config, spec)
     check_tracking(config.tracking)
     run = _Run(config, spec, progress or (lambda line: None))
     with run_lock(config.sft.run_dir), run.journal.watching():
@@ -90,8 +88,6 @@ class _Run:
     def __init__(self, config: Config, spec: TaskSpec, progress: Progress) -> None:
         self._config, self._settings, self._progress = config, config.sft, progress
         self._network = build_network(spec, config.model, config.seed)
-        assert config.sft.dataset is not None
-        self._rows = read_rows(config.sft.dataset, self._network)
         self._validation = read_rows(config.sft.validation, self._network) if config.sft.validation else []
         self._optimizer = Optimizer(
             self._network.parameters(),
@@ -101,16 +97,15 @@ class _Run:
         )
         self._metrics = MetricsLog(config.sft.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "sft", config.sft.run_dir)
-        self._run_id = f"sft-{uuid.uuid4().hex[:12]}"
-        self._per_epoch = math.ceil(len(self._rows) / config.sft.batch_rows)
-        self._steps = self._per_epoch * config.sft.epochs
+        self._run_id = self._earlier_id() or f"sft-{uuid.uuid4().hex[:12]}"
+        self._lessons = make_lessons(config, spec, self._network, self._run_id, self._write_once)
         self._best, self._worse = math.inf, 0
         self.step = 0
 
     @property
     def over(self) -> bool:
         """Whether every step is made, or the validation loss has stopped falling."""
-        return self.step >= self._steps or self._worse >= self._settings.patience
+        return self.step >= self._lessons.steps or self._worse >= self._settings.patience
 
     def begin(self) -> None:
         """Start afresh or from the last checkpoint."""
@@ -126,7 +121,7 @@ class _Run:
                     field=keys[0],
                 )
             state = restore(found, self._network, self._optimizer.torch)
-            self.step, self._run_id = state.update, state.run_id
+            self.step = state.update
             self._best, self._worse = state.baseline.get("best") or math.inf, state.baseline.get("worse", 0)
             self._metrics.cut_after(self.step)
             self.journal.start(self._run_id, self.step, resumed=True)
@@ -138,17 +133,18 @@ class _Run:
             run_dir.mkdir(parents=True, exist_ok=True)
             self._metrics.path.unlink(missing_ok=True)
             self.journal.start(self._run_id, 0, resumed=False)
-            self._write("start", rows=len(self._rows), validation_rows=len(self._validation), steps=self._steps)
+            facts = self._lessons.facts()
+            self._write("start", **facts, validation_rows=len(self._validation), steps=self._lessons.steps)
         (run_dir / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True), encoding="utf-8")
 
     def advance(self) -> None:
         """One optimiser step, and at the end of a stretch a look at the validation data and a checkpoint."""
         self.journal.phase("learning")
         clock = Clock()
-        rows = self._batch()
+        rows = self._lessons.batch(self.step)
         self._optimizer.zero_grad()
         loss, entropy = self._measure(rows, learn=True)
-        factor = rate_factor(self.step, self._steps, self._settings.warmup_steps, "cosine")
+        factor = rate_factor(self.step, self._lessons.steps, self._settings.warmup_steps, "cosine")
         norm = self._optimizer.step(factor)
         self.step += 1
         self._write(
@@ -159,7 +155,8 @@ class _Run:
             learning_rate=self._settings.learning_rate * factor,
             machine={"seconds": clock.total(), "peak_rss_mb": peak_rss_mb()},
         )
-        if self.step % self._settings.validate_every == 0 or self.step == self._steps:
+        due = self.step % self._settings.validate_every == 0 or self.step in self._lessons.boundaries
+        if due or self.step == self._lessons.steps:
             self._look()
 
     def finish(self) -> SftResult:
@@ -182,12 +179,6 @@ class _Run:
         self.journal.finish("done", result=told)
         return result
 
-    def _batch(self) -> list[Row]:
-        epoch, index = divmod(self.step, self._per_epoch)
-        order = np.argsort(noise(f"sft/{self._config.seed}/{epoch}", len(self._rows)), kind="stable")
-        size = self._settings.batch_rows
-        return [self._rows[position] for position in order[index * size : (index + 1) * size]]
-
     def _measure(self, rows: Sequence[Row], *, learn: bool) -> tuple[float, float]:
         """Mean loss and entropy per chosen token; with `learn`, the gradient of the loss is added up."""
         tokens = sum(len(row.targets) for row in rows)
@@ -205,7 +196,7 @@ class _Run:
     def _look(self) -> None:
         """Measure on validation data (without any, on the first rows of the data) and save a checkpoint."""
         self.journal.phase("evaluating")
-        rows = self._validation or self._rows[: 4 * self._settings.batch_rows]
+        rows = self._validation or self._lessons.sample(4 * self._settings.batch_rows)
         loss, entropy = self._measure(rows, learn=False)
         self._write("validation", loss=loss if self._validation else None, entropy=entropy)
         better = bool(self._validation) and loss < self._best
@@ -216,6 +207,16 @@ class _Run:
         folder = self._settings.run_dir / "checkpoints"
         self.journal.phase("saving")
         save_checkpoint(folder, self._network, self._optimizer.torch, state, best=better)
+
+    def _earlier_id(self) -> str | None:
+        """The id of the run that is resumed, None for a new one."""
+        found = latest_checkpoint(self._settings.run_dir / "checkpoints")
+        return read_state(found)["run_id"] if found is not None else None
+
+    def _write_once(self, kind: str, values: dict[str, Any]) -> None:
+        """A line that a resumed run would write again: it stays as it is."""
+        if not any(line["kind"] == kind and line.get(kind) == values[kind] for line in self._metrics.lines()):
+            self._write(kind, **values)
 
     def _write(self, kind: str, **values: Any) -> None:
         line = self._metrics.append(kind, self.step, **values)

@@ -17,7 +17,7 @@ from task_app.core.types import AssistantMessage, ParseFailure
 from task_app.train.network import Network
 from task_app.train.rows import FREE, Row
 
-__all__ = ["read_rows"]
+__all__ = ["read_rows", "row_of"]
 
 
 def read_rows(path: Path, network: Network) -> list[Row]:
@@ -34,12 +34,12 @@ def read_rows(path: Path, network: Network) -> list[Row]:
 
 def _row(path: Path, number: int, line: str, network: Network) -> Row:
     try:
-        return _tokens(_checked(line, network), network)
-    except (TrainError, _Malformed) as error:
+        return row_of(_checked(line, network), network)
+    except TrainError as error:
         raise TrainError(f"{path} line {number}: {error}") from error
 
 
-class _Malformed(Exception):
+class _Malformed(TrainError):
     """What is wrong with a line, naming the field."""
 
 
@@ -67,7 +67,8 @@ def _checked(line: str, network: Network) -> dict[str, Any]:
     return example
 
 
-def _tokens(example: Mapping[str, Any], network: Network) -> Row:
+def row_of(example: Mapping[str, Any], network: Network) -> Row:
+    """The row of one example whose form is sound. Raises TrainError for an answer that cannot be learned."""
     prompt = network.renderer.prompt_ids(example["messages"][:-1], example.get("tools") or ())
     answer = network.renderer.answer_ids(_assistant(example["messages"][-1]))
     if isinstance(answer, ParseFailure):

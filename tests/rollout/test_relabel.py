@@ -127,7 +127,7 @@ class TestCommands:
         assert by_policy == {"random": done.rows}
 
     def test_what_cannot_work_is_refused_before_anything_is_made(self, config, tmp_path):
-        with pytest.raises(ConfigError, match=r"'chat' cannot relabel crafter: .*expert.*random"):
+        with pytest.raises(ConfigError, match=r"'chat' cannot teach crafter: .*expert.*random"):
             play_relabelled(config, "chat", tmp_path / "o", run_id="r", progress=print, environ={})
         with pytest.raises(ConfigError, match="is a folder"):
             play_relabelled(config, "expert", tmp_path, run_id="r", progress=print, environ={})

@@ -71,6 +71,17 @@ class LineWorld:
         return self.place, self.best
 
 
+@dataclass(frozen=True)
+class Walker:
+    """A teacher: two steps to the right at a time, and a stop at the last place before the end."""
+
+    width: int
+
+    def act(self, observation: tuple[int, int]) -> tuple[str, ...]:
+        left = self.width - observation[0]
+        return ("right", "right") if left > 1 else ("right",) if left else ("stay",)
+
+
 class LineApp(TaskApp[LineOptions]):
     name, version, title, description = "line", "1", "Line", "Walk to the right."
     outcome_is_unique_events = True
@@ -107,7 +118,7 @@ class LineApp(TaskApp[LineOptions]):
         return {}
 
     def baselines(self, options: LineOptions) -> Mapping[str, AgentFactory]:
-        return {}
+        return {"walker": lambda seed: Walker(options.width)}
 
     def grammar(self, options: LineOptions) -> Grammar:
         moves = dict.fromkeys(MOVES, "moved")
