@@ -1,9 +1,10 @@
 """Forward passes over a Qwen3 network's own modules: hidden states at chosen positions, and one-token steps.
 
-Both training and prefill need the last layer at few positions of a row (the answer's), so its queries
-and feed-forward run only there; that is a third of all work. Keys and values go into buffers of the
-final size. Equal to `transformers`' own forward (a test holds it to 1e-5), and independent of its cache
-classes, whose names change between releases.
+Both training and prefill need the last layer at few positions of a row (the answer's), so its queries and feed-forward
+run only there; that is a third of all work. What the first layer projects depends on the word alone, and there are far
+fewer words than tokens, so each word is projected once: another fifth. Keys and values go into buffers of the final
+size. Equal to `transformers`' own forward (a test holds it to 1e-5), and independent of its cache classes, whose names
+change between releases.
 Rows are padded on the right, so causal attention alone keeps padding out of every real position.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import embedding, scaled_dot_product_attention
 
 from task_app.train.model import Qwen3ForCausalLM
 
@@ -50,18 +51,17 @@ def encode(model: Qwen3ForCausalLM, input_B_T: Tensor, keep_B_K: Tensor, cache: 
     rope = _rope(model, hidden_B_T_H, position_1_T)
     layers = _layers(model)
     for index, layer in enumerate(layers):
-        first = index == 0 and len(layers) > 1
-        if first:
-            query, key, value = _from_words(model, layer, input_B_T, rope)
+        last = index == len(layers) - 1
+        if index == 0 and not last:
+            query, key, value = _projected_words(model, layer, input_B_T, rope)
         else:
             normed_B_T_H = layer.input_layernorm(hidden_B_T_H)
             key, value = _keys_values(layer.self_attn, normed_B_T_H, rope)
+            query = None if last else _queries(layer.self_attn, normed_B_T_H, rope)
         if cache is not None:
             cache.keys[index][:, :, :length] = key
             cache.values[index][:, :, :length] = value
-        if index < len(layers) - 1:
-            if not first:
-                query = _queries(layer.self_attn, normed_B_T_H, rope)
+        if query is not None:
             hidden_B_T_H = _finish(layer, hidden_B_T_H, query, key, value, causal=True)
             continue
         kept_rope = (rope[0][0][keep_B_K], rope[1][0][keep_B_K])
@@ -90,19 +90,22 @@ def step(model: Qwen3ForCausalLM, token_B: Tensor, position_B: Tensor, cache: Ke
     return model.model.norm(hidden_B_1_H)[:, 0]
 
 
-def _from_words(model, layer, input_B_T, rope):
+def _projected_words(
+    model: Qwen3ForCausalLM, layer: Any, input_B_T: Tensor, rope: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of the first layer, projected once for each word that there is, then looked up."""
     attention = layer.self_attn
     normed_V_H = layer.input_layernorm(model.model.embed_tokens.weight)
-    shape = (normed_V_H.shape[0], -1, attention.head_dim)
-    query = attention.q_norm(attention.q_proj(normed_V_H).view(shape)).flatten(1)
-    key = attention.k_norm(attention.k_proj(normed_V_H).view(shape)).flatten(1)
-    value = attention.v_proj(normed_V_H)
-    parts = torch.cat((query, key, value), 1)
-    got = torch.nn.functional.embedding(input_B_T, parts)
-    q, k, v = got.split((query.shape[1], key.shape[1], value.shape[1]), -1)
-    shape = (*input_B_T.shape, -1, attention.head_dim)
-    q, k, v = (x.reshape(shape).transpose(1, 2) for x in (q, k, v))
-    return _rotate(q, rope), _rotate(k, rope), v
+    shape = (len(normed_V_H), -1, attention.head_dim)
+    projected = (
+        attention.q_norm(attention.q_proj(normed_V_H).view(shape)).flatten(1),
+        attention.k_norm(attention.k_proj(normed_V_H).view(shape)).flatten(1),
+        attention.v_proj(normed_V_H),
+    )
+    word_B_T_P = embedding(input_B_T, torch.cat(projected, 1))
+    parts = word_B_T_P.split([part.shape[1] for part in projected], -1)
+    query, key, value = (part.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2) for part in parts)
+    return _rotate(query, rope), _rotate(key, rope), value
 
 
 def _layers(model: Qwen3ForCausalLM) -> list[Any]:

@@ -162,9 +162,7 @@ class TaughtLessons:
         store.write_run(self._run_id, "train", config_json(self._config))
         store.supersede(self._run_id, index)
         player = Relabelling(self._player(index), self._spec, make_teacher(self._spec, self._settings.name))
-        plans = plan_groups(
-            self._seeds(index), 1, run_id=self._run_id, noise_seed=self._config.seed, update=index
-        )
+        plans = plan_groups(self._seeds(index), 1, run_id=self._run_id, noise_seed=self._config.seed, update=index)
         limits = make_limits(self._config)
         episodes = play(plans, self._spec, player, limits, self._config.step_rewards, store.write_episode)
         rows = [row for episode in episodes for row in player.take(episode)]

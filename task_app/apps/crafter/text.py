@@ -1,6 +1,6 @@
 """The view as words: one renderer for models, SFT data, RL and evaluation.
 
-About 40–70 words, one topic a line, made only of the words in `VOCABULARY`, so that a word-level
+About 40–80 words, one topic a line, made only of the words in `VOCABULARY`, so that a word-level
 tokenizer reads it without loss. Commas and colons are for people; they carry no meaning.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 
+from task_app.apps.crafter.landmarks import remembered
 from task_app.apps.crafter.rules import ACHIEVEMENTS, ACTIONS, INVENTORY, MATERIALS, VITALS
 from task_app.apps.crafter.view import OFFSETS, CrafterView
 from task_app.core.task import TurnContext
@@ -18,7 +19,7 @@ from task_app.core.types import ParseFailure, PastDecision
 
 __all__ = ["RENDERER_VERSION", "VOCABULARY", "render"]
 
-RENDERER_VERSION = "crafter-text/1"
+RENDERER_VERSION = "crafter-text/2"
 
 FAILURES: tuple[str, ...] = (
     "cut_off",
@@ -44,7 +45,7 @@ _INDEXES: tuple[int, ...] = tuple(OFFSETS.index(place[1:]) for place in _PLACES)
 """The tiles of a view and where they stand in `CrafterView.materials`, nearest first."""
 _LABELS = (  # noqa: SIM905 - one sentence is easier to read than thirty items
     "decisions left vitals sky bright dim dark awake asleep facing around near have done last moved "
-    "nothing none unreadable edge right up down here -> … health food drink energy"
+    "nothing none remembered unreadable edge right up down here -> … health food drink energy"
 ).split()
 
 VOCABULARY: tuple[str, ...] = tuple(
@@ -71,6 +72,7 @@ def render(
         f"facing: {_side(view.facing)} {view.thing(*view.facing)}",
         "around: " + ", ".join(f"{side} {view.thing(*step)}" for side, step in _SIDES.items()),
         f"near: {_near(view)}",
+        *_remembered(view, history),
         f"have: {_listing((name, view.inventory[name]) for name in INVENTORY if view.inventory[name])}",
         f"done: {', '.join(name for name in ACHIEVEMENTS if view.achievements[name]) or 'none'}",
     ]
@@ -103,6 +105,12 @@ def _near(view: CrafterView) -> str:
         if place[0] > 1 or kind not in _GROUND
     ]
     return ", ".join([words for _, words in sorted(listed)]) or "nothing"
+
+
+def _remembered(view: CrafterView, history: Sequence[PastDecision]) -> list[str]:
+    """The line of what is out of sight, none where nothing is known."""
+    places = [f"{kind} {_where(x, y)}" for _, kind, x, y in remembered(view, history)]
+    return [f"remembered: {', '.join(places)}"] if places else []
 
 
 @cache

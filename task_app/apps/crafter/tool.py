@@ -68,7 +68,8 @@ until it is full or you are hurt; wake_up counts when you wake.
 - A sapling ripens after a long time and dies when a creature stands beside it.
 
 Places are given from where you stand: `tree right 2 up 1` is two tiles right and one up. `facing` is the \
-tile that do and place act on. `last` recalls earlier calls and what they did."""
+tile that do and place act on. `remembered` is what \
+you saw earlier and is out of sight now. `last` recalls earlier calls and what they did."""
 
 
 def say(actions: Sequence[str]) -> AssistantMessage:
