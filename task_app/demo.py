@@ -1,7 +1,7 @@
-"""The whole loop once, in minutes: serve → roll out over HTTP → collect → train → evaluate → report.
+"""The whole loop once, in minutes: serve → roll out over HTTP → collect → imitate → reinforce → evaluate → report.
 
-A script in library form: each stage calls what a user would call. It makes no decisions about
-training; those are in its config, `configs/basic/crafter_rl.toml`.
+A script in library form: each stage calls what a user would call, with the files of `configs/basic/`. It decides
+nothing about training but how much of it fits into a few minutes (IMITATION, REINFORCEMENT).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from task_app.analyze.report import TrainingReport
 from task_app.analyze.stats import Summary, summarise
@@ -26,9 +26,18 @@ from task_app.http.ports import check_port_free
 from task_app.rollout.client import HostedTaskApp
 from task_app.runs import Collected, collect_database, play_hosted
 from task_app.store import TraceStore
-from task_app.train.launch import train_config
+from task_app.train.launch import SftOutcome, train_config, train_sft
 
-__all__ = ["DemoPaths", "DemoResult", "Stage", "demo_config", "run_demo", "run_scripted_part", "serve_in_background"]
+__all__ = [
+    "DemoConfigs",
+    "DemoPaths",
+    "DemoResult",
+    "Stage",
+    "demo_configs",
+    "run_demo",
+    "run_scripted_part",
+    "serve_in_background",
+]
 
 Stage = Callable[[str, int], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar with a label and a total; what it yields advances the bar."""
@@ -38,12 +47,24 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 15.0
 SCRIPTED = ("random", "expert")
 
+IMITATION = {
+    "sft.teacher.episodes": 160,
+    "sft.teacher.steps": 60,
+    "sft.teacher.rounds": 3,
+    "sft.teacher.round_episodes": 60,
+    "sft.teacher.round_steps": 60,
+}
+"""A third of what configs/basic/crafter_imitation.toml does by itself."""
+REINFORCEMENT = {"training.updates": 16, "training.learning_rate": 5e-4}
+"""From weights that can play already: smaller steps than from scratch."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
     """What the demo shows at its end; `best_episode` is the trained policy's best held-out one."""
 
     collected: Collected
+    imitation: SftOutcome
     report: TrainingReport
     best_episode: str
 
@@ -59,12 +80,20 @@ class DemoPaths:
         return self.root / "configs/basic/crafter_rl.toml"
 
     @property
+    def imitation(self) -> Path:
+        return self.root / "configs/basic/crafter_imitation.toml"
+
+    @property
     def trace_db(self) -> Path:
         return self.root / "traces/demo.db"
 
     @property
     def run_dir(self) -> Path:
         return self.root / "runs/demo"
+
+    @property
+    def sft_dir(self) -> Path:
+        return self.root / "runs/demo-sft"
 
     @property
     def vectors(self) -> Path:
@@ -79,20 +108,33 @@ class DemoPaths:
         found = [path for path in self.trace_db.parent.glob(f"{self.trace_db.name}*") if path.is_file()]
         for path in found:
             path.unlink()
-        if self.run_dir.exists():
-            shutil.rmtree(self.run_dir)
-            return True
-        return bool(found)
+        folders = [folder for folder in (self.sft_dir, self.run_dir) if folder.exists()]
+        for folder in folders:
+            shutil.rmtree(folder)
+        return bool(found or folders)
 
 
-def demo_config(paths: DemoPaths) -> Config:
-    """The basic RL config with the demo's own database and run folder.
+class DemoConfigs(NamedTuple):
+    """What its two trainings run by."""
+
+    imitation: Config
+    reinforcement: Config
+
+
+def demo_configs(paths: DemoPaths) -> DemoConfigs:
+    """The basic configs with the demo's own database, run folders and sizes; the second begins where the first ends.
 
     Raises ConfigError outside a project folder, since the demo is about the files in it.
     """
-    if not paths.config.is_file():
-        raise ConfigError(f"the demo runs in the project's folder; there is no {paths.config}")
-    return load_config(paths.config, {"rollout.trace_db": str(paths.trace_db), "training.run_dir": str(paths.run_dir)})
+    for config in (paths.config, paths.imitation):
+        if not config.is_file():
+            raise ConfigError(f"the demo runs in the project's folder; there is no {config}")
+    shared = {"rollout.trace_db": str(paths.trace_db)}
+    own = {"training.run_dir": str(paths.run_dir), "training.init_from": str(paths.sft_dir)}
+    return DemoConfigs(
+        load_config(paths.imitation, {**shared, **IMITATION, "sft.run_dir": str(paths.sft_dir)}),
+        load_config(paths.config, {**shared, **REINFORCEMENT, **own}),
+    )
 
 
 @contextmanager
@@ -145,24 +187,32 @@ def run_scripted_part(
     return summaries, collect_database(config, run_id=None, output=paths.vectors)
 
 
+Training = Callable[[int], AbstractContextManager[Callable[[dict[str, Any]], None]]]
+"""Opens a view of a training with its length; what it yields takes each line of the log."""
+
+
 def run_demo(
-    config: Config,
+    configs: DemoConfigs,
     paths: DemoPaths,
     port: int,
     *,
     stage: Stage,
-    training: Callable[[int], AbstractContextManager[Callable[[dict[str, Any]], None]]],
+    imitating: Training,
+    training: Training,
     note: Callable[[str], None],
 ) -> DemoResult:
     """All stages, one after another. Raises whatever a stage raises; what was recorded before it stays."""
+    config = configs.reinforcement
     summaries, collected = run_scripted_part(config, paths, port, stage)
+    with imitating(0) as progress:
+        imitation = train_sft(configs.imitation, progress=progress)
     with training(config.training.updates) as progress:
         result, report = train_config(config, progress=progress, note=note, extra=summaries)
     with TraceStore.open(paths.trace_db, read_only=True) as store:
         sql = """SELECT episode_id FROM episodes WHERE run_id = ? AND training_update = ?
                  ORDER BY outcome DESC, seed LIMIT 1"""
         best = store.query(sql, (f"{result.run_id}-eval", result.updates))
-    return DemoResult(collected, report, best[0]["episode_id"])
+    return DemoResult(collected, imitation, report, best[0]["episode_id"])
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Series", "bar_plot", "line_plot"]
+__all__ = ["Level", "Series", "bar_plot", "line_plot"]
 
 INK = "#7a828e"  # readable on white and on near-black
 COLOURS = ("#2f81f7", "#e5534b", "#57ab5a", "#c69026", "#986ee2")
@@ -30,8 +30,17 @@ class Series:
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A horizontal reference, with its interval where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
 def line_plot(
-    series: Sequence[Series], *, x_label: str, y_label: str, references: Mapping[str, float] | None = None
+    series: Sequence[Series], *, x_label: str, y_label: str, references: Mapping[str, Level] | None = None
 ) -> str:
     """Lines with bands, and dashed horizontal references such as the random policy's score."""
     from matplotlib.ticker import MaxNLocator
@@ -42,8 +51,11 @@ def line_plot(
         axes.plot(one.x, one.y, color=colour, label=one.label, linewidth=1.8, marker="o", markersize=3)
         if one.band is not None:
             axes.fill_between(one.x, *one.band, color=colour, alpha=0.18, linewidth=0)
-    for index, (label, value) in enumerate((references or {}).items(), start=len(series)):
-        axes.axhline(value, color=COLOURS[index % len(COLOURS)], linestyle="--", linewidth=1.4, label=label)
+    for index, (label, level) in enumerate((references or {}).items(), start=len(series)):
+        colour = COLOURS[index % len(COLOURS)]
+        axes.axhline(level.value, color=colour, linestyle="--", linewidth=1.4, label=label)
+        if level.low is not None and level.high is not None:
+            axes.axhspan(level.low, level.high, color=colour, alpha=0.1, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     return _svg(axes)

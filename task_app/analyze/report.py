@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from task_app.analyze.plots import Series, bar_plot, line_plot
+from task_app.analyze.plots import Level, Series, bar_plot, line_plot
 from task_app.analyze.stats import Mean, Summary
 
 __all__ = ["CurvePoint", "TrainingReport", "write_report"]
@@ -29,13 +29,15 @@ class CurvePoint:
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
     """What the page shows. `held_out` holds one summary per policy on the same held-out worlds, by
-    label, the random policy's under `random`; `facts` and `time_split` are name → value."""
+    label: the random policy's under `random`, the one training began with under `first`, the trained one's under
+    `after`; `facts` and `time_split` are name → value."""
 
     title: str
     curve: Sequence[CurvePoint]
     held_out: Mapping[str, Summary]
     facts: Mapping[str, Any] = field(default_factory=dict)
     time_split: Mapping[str, float] = field(default_factory=dict)
+    first: str = "before"
 
 
 def write_report(path: Path, report: TrainingReport) -> None:
@@ -54,9 +56,16 @@ def write_report(path: Path, report: TrainingReport) -> None:
     path.write_text(page, encoding="utf-8")
 
 
-def _random_line(report: TrainingReport) -> dict[str, float]:
-    random = report.held_out.get("random")
-    return {"random policy": random.outcome.mean} if random and random.outcome.mean is not None else {}
+def _level(report: TrainingReport, label: str, name: str) -> dict[str, Level]:
+    """A policy's held-out score as a line called `name`, with its 95 % interval; nothing where it has none."""
+    summary = report.held_out.get(label)
+    if summary is None or summary.outcome.mean is None:
+        return {}
+    return {name: Level(summary.outcome.mean, summary.outcome.low, summary.outcome.high)}
+
+
+def _random_line(report: TrainingReport) -> dict[str, Level]:
+    return _level(report, "random", "random policy")
 
 
 def _curve(report: TrainingReport) -> str:
@@ -68,10 +77,8 @@ def _curve(report: TrainingReport) -> str:
     ]
     series = Series("training episodes, 95 %", [point.update for point in points], middle, (low, high))
     lines = _random_line(report)
-    for label in ("before", "after"):
-        summary = report.held_out.get(label)
-        if summary and summary.outcome.mean is not None:
-            lines[f"held-out, {label} training"] = summary.outcome.mean
+    for label in (report.first, "after"):
+        lines |= _level(report, label, f"held-out, {label}")
     return line_plot([series], x_label="update", y_label="achievements per episode", references=lines)
 
 
@@ -86,12 +93,12 @@ def _by_turn(report: TrainingReport) -> str:
         label: [summary.by_turn.get(turn, (0.0, 0.0))[1] for turn in turns]
         for label, summary in report.held_out.items()
     }
-    return _bars([str(turn) for turn in turns], heights, x_label="decision", y_label="mean UniqueΔ")
+    return _bars(report.first, [str(turn) for turn in turns], heights, x_label="decision", y_label="mean UniqueΔ")
 
 
 def _events(report: TrainingReport) -> list[str]:
     """Every event seen, most frequent after training first, then before it, then by any other policy."""
-    labels = sorted(report.held_out, key=lambda label: {"after": 0, "before": 1}.get(label, 2))
+    labels = sorted(report.held_out, key=lambda label: {"after": 0, report.first: 1}.get(label, 2))
     return list(dict.fromkeys(name for label in labels for name in report.held_out[label].event_shares))
 
 
@@ -101,11 +108,13 @@ def _achievements(report: TrainingReport) -> str:
         label: [100 * summary.event_shares.get(event, 0.0) for event in events]
         for label, summary in report.held_out.items()
     }
-    return _bars(events, heights, x_label="", y_label="% of held-out episodes")
+    return _bars(report.first, events, heights, x_label="", y_label="% of held-out episodes")
 
 
-def _bars(labels: Sequence[str], heights: Mapping[str, Sequence[float]], *, x_label: str, y_label: str) -> str:
+def _bars(
+    first: str, labels: Sequence[str], heights: Mapping[str, Sequence[float]], *, x_label: str, y_label: str
+) -> str:
     """Bars of the policy before and after training; the random policy is the dashed line."""
-    bars = {label: heights[label] for label in ("before", "after") if label in heights} or dict(heights)
+    bars = {label: heights[label] for label in (first, "after") if label in heights} or dict(heights)
     reference = ("random policy", heights["random"]) if "random" in heights else None
     return bar_plot(labels, bars, x_label=x_label, y_label=y_label, reference=reference)

@@ -31,7 +31,9 @@ def train(
     config: ConfigFile = None,
     kind: Annotated[
         Literal["rl", "sft"],
-        typer.Option("--type", help="rl: GRPO from event-level step rewards; sft: imitation of exported decisions."),
+        typer.Option(
+            "--type", help="rl: GRPO from event-level step rewards; sft: imitation of exported decisions or a teacher."
+        ),
     ] = "rl",
     dataset: Annotated[Path | None, typer.Option(help="sft: JSON lines from `traces export-sft`.")] = None,
     validation: Annotated[Path | None, typer.Option(help="sft: JSON lines whose loss is watched.")] = None,
@@ -94,19 +96,10 @@ def _replay(run_dir: Path | None, update: int | None, trace_db: Path | None, as_
 
 
 def _train_sft(settings: Config, as_json: bool) -> None:
-    from task_app.cli.output import console, print_json, progress_bar
+    from task_app.cli.output import console, print_json
     from task_app.train.launch import train_sft
 
-    with progress_bar("steps", 0) as advance:
-
-        def progress(line: dict[str, Any]) -> None:
-            if line["kind"] == "start":
-                advance(total=line["steps"])
-            elif line["kind"] == "step":
-                advance(f"loss {line['loss']:.3f}")
-            elif line["kind"] == "validation" and line["loss"] is not None:
-                console.print(f"validation after {line['update']} steps: loss {line['loss']:.3f}")
-
+    with _imitation_bar(0) as progress:
         outcome = train_sft(settings, progress=progress)
     if as_json:
         print_json(outcome.to_json())
@@ -117,15 +110,23 @@ def _train_sft(settings: Config, as_json: bool) -> None:
 
 
 def demo(port: Annotated[int, typer.Option(help="Port the task app is served on.")] = 8010) -> None:
-    """Everything once, in a few minutes: serve, roll out over HTTP, collect, train, evaluate, report."""
+    """Everything once, in a few minutes: serve, roll out over HTTP, collect, imitate, reinforce, report."""
     from task_app.cli.output import console, print_table, progress_bar
-    from task_app.demo import DemoPaths, demo_config, run_demo
+    from task_app.demo import DemoPaths, demo_configs, run_demo
 
     paths = DemoPaths(Path())
-    config = demo_config(paths)
+    configs = demo_configs(paths)
     if paths.clear():
         console.print(f"replacing the last demo ({paths.run_dir}, {paths.trace_db})")
-    demo = run_demo(config, paths, port, stage=progress_bar, training=_training_bar, note=console.print)
+    demo = run_demo(
+        configs,
+        paths,
+        port,
+        stage=progress_bar,
+        imitating=_imitation_bar,
+        training=_training_bar,
+        note=console.print,
+    )
     console.print(f"{demo.collected.rows} reward vectors from {paths.trace_db} in {paths.vectors}")
     print_table("reward by turn", ("turn", "sum of r", "ΣAchΔ", "ΣUniqueΔ"), demo.collected.by_turn())
     _print_report(demo.report.held_out)
@@ -167,6 +168,27 @@ def _ledger(run_dir: Path, as_json: bool) -> None:
         print_json(records)
     else:
         print_table(str(book.path), COLUMNS, ledger_rows(records))
+
+
+@contextmanager
+def _imitation_bar(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar of optimiser steps; what validation and a teacher's rounds give is printed."""
+    from task_app.cli.output import console, progress_bar
+
+    with progress_bar("imitating", steps) as advance:
+
+        def progress(line: dict[str, Any]) -> None:
+            if line["kind"] == "start":
+                advance(total=line["steps"])
+            elif line["kind"] == "step":
+                advance(f"loss {line['loss']:.3f}")
+            elif line["kind"] == "round" and line["outcome"] is not None:
+                who = "the policy's play, corrected" if line["round"] else "the teacher's own play"
+                console.print(f"round {line['round']}: {line['episodes']} episodes of {who}: {line['outcome']:.2f}")
+            elif line["kind"] == "validation" and line["loss"] is not None:
+                console.print(f"validation after {line['update']} steps: loss {line['loss']:.3f}")
+
+        yield progress
 
 
 @contextmanager

@@ -33,8 +33,9 @@ from task_app.train.load import build_network
 from task_app.train.network import Network
 from task_app.train.policy import EmbeddedPolicy
 
-__all__ = ["BEST", "FORMAT", "CheckpointState", "checkpoints", "find_checkpoint", "initialise", "latest_checkpoint",
-           "load_policy", "load_weights", "mark_best", "read_state", "restore", "save_checkpoint"]  # fmt: skip
+__all__ = ["BEST", "FORMAT", "CheckpointState", "began_from", "checkpoints", "find_checkpoint", "initialise",
+           "latest_checkpoint", "load_policy", "load_weights", "mark_best", "read_state", "restore",
+           "save_checkpoint"]  # fmt: skip
 
 FORMAT = "task_app/checkpoint/1"
 POINTER, BEST = "latest", "best"
@@ -163,6 +164,14 @@ def initialise(network: Network, init_from: Path | None) -> None:
     """Put the weights of another run into a fresh network, where one is named. Raises TrainError."""
     if init_from is not None:
         load_weights(find_checkpoint(init_from), network)
+
+
+def began_from(init_from: Path | None) -> dict[str, Any] | None:
+    """What `training.init_from` names, for the log: the kind of run, its id and step. Raises TrainError."""
+    if init_from is None:
+        return None
+    state = read_state(find_checkpoint(init_from))
+    return {"kind": state.get("kind", "rl"), "run_id": state["run_id"], "update": state["update"]}
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:

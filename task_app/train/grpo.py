@@ -27,6 +27,7 @@ from task_app.store import TraceStore
 from task_app.train.bad_batch import dump_batch
 from task_app.train.checkpoint import (
     CheckpointState,
+    began_from,
     initialise,
     latest_checkpoint,
     mark_best,
@@ -340,6 +341,7 @@ class _Run:
         network = self._network
         return {
             "task": self._spec.app.name,
+            "init_from": began_from(self._config.training.init_from),
             "prompt_hash": self._spec.prompt_hash,
             "grammar_hash": network.grammar_hash,
             "renderer_hash": network.renderer.hash,

@@ -24,7 +24,7 @@ from task_app.train.grpo import Progress, TrainingResult, run_training
 from task_app.train.load import build_network
 from task_app.train.plan import check_config, unused_keys
 from task_app.train.policy import EmbeddedPolicy
-from task_app.train.report import RANDOM, report_run
+from task_app.train.report import RANDOM, SFT, report_run
 from task_app.train.sft import SftResult, run_sft
 from task_app.wiring import check, make_policy
 
@@ -73,7 +73,7 @@ class SftOutcome:
 
 
 def train_sft(config: Config, *, progress: Callable[[dict[str, Any]], None]) -> SftOutcome:
-    """Fine-tune on `sft.dataset`, then play `eval.seeds` with the weights kept and with the random policy.
+    """Fine-tune as `[sft]` says, then play `eval.seeds` with the weights kept and with the random policy.
 
     Raises ConfigError before any work, TrainError and StoreError after.
     """
@@ -86,11 +86,11 @@ def train_sft(config: Config, *, progress: Callable[[dict[str, Any]], None]) -> 
             store.supersede(every, 0)
         evaluate_both(policy, spec, config, store, run_id=run_id, update=result.steps)
         held_out = {RANDOM: _random_summary(config, spec, store, f"{result.run_id}-{RANDOM}")}
-        held_out["sft"] = summarise(store.episodes(run_id=run_id))
+        held_out[SFT] = summarise(store.episodes(run_id=run_id))
         if config.eval.env_steps:
             held_out |= {
                 f"{label}, {config.eval.env_steps} steps": summarise(store.episodes(run_id=f"{played}-{STEPS}"))
-                for label, played in ((RANDOM, f"{result.run_id}-{RANDOM}"), ("sft", run_id))
+                for label, played in ((RANDOM, f"{result.run_id}-{RANDOM}"), (SFT, run_id))
             }
     return SftOutcome(result, held_out)
 

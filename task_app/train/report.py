@@ -13,13 +13,16 @@ from task_app.store import TraceStore
 from task_app.train.evaluate import STEPS
 from task_app.train.metrics import MetricsLog
 
-__all__ = ["DIFFERENCE", "ENV_STEPS", "RANDOM", "build_report", "report_run"]
+__all__ = ["BEFORE", "DIFFERENCE", "ENV_STEPS", "RANDOM", "SFT", "build_report", "report_run"]
 
 DIFFERENCE = "after − before on the same worlds, 95 %"
 """What the paired difference is called among the facts."""
 
 ENV_STEPS = "held-out outcome when episodes end by environment steps: "
 """The name of the second evaluation's fact, before its budget."""
+
+BEFORE, SFT = "before", "sft"
+"""What the policy is called that training began with: SFT where it came from imitation."""
 
 RANDOM = "random"
 """The label of the policy every other is compared with."""
@@ -47,7 +50,9 @@ def build_report(
     held_out: dict[str, Summary] = {}
     if RANDOM in extra:
         held_out[RANDOM] = extra[RANDOM]
-    for label, update in zip(("before", "after"), (evaluated[0], evaluated[-1]), strict=True):
+    start = next(line for line in lines if line["kind"] == "start")
+    first = SFT if (start.get("init_from") or {}).get("kind") == "sft" else BEFORE
+    for label, update in zip((first, "after"), (evaluated[0], evaluated[-1]), strict=True):
         held_out[label] = summarise(store.episodes(run_id=f"{run_id}-eval", update=update))
     held_out |= {label: summary for label, summary in extra.items() if label != RANDOM}
     return TrainingReport(
@@ -56,6 +61,7 @@ def build_report(
         held_out=held_out,
         facts=_facts(run_id, lines, config) | _differences(run_id, lines, store),
         time_split=_time_split(lines),
+        first=first,
     )
 
 
