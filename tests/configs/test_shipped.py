@@ -94,6 +94,28 @@ def test_rl_config_trains_and_reports(tmp_path):
     assert "random policy" in page
 
 
+def test_imitation_config_teaches_and_reinforcement_goes_on_from_there(tmp_path):
+    pytest.importorskip("torch", reason="training needs the extra `train`")
+    from task_app.train.launch import train_config, train_sft
+
+    shared = {"eval.seeds": "1000000:1000002", "rollout.trace_db": str(tmp_path / "t.db"), "rollout.max_decisions": 5}
+    small = {"episodes": 4, "steps": 3, "rounds": 1, "round_episodes": 2, "round_steps": 2}
+    settings = {f"sft.teacher.{key}": value for key, value in small.items()} | {"sft.run_dir": str(tmp_path / "sft")}
+    lines: list[dict] = []
+    outcome = train_sft(load_config(BASIC / "crafter_imitation.toml", shared | settings), progress=lines.append)
+    assert [line["episodes"] for line in lines if line["kind"] == "round"] == [4, 2]
+    assert list(outcome.held_out) == ["random", "sft"]
+
+    small = {"training.updates": 1, "training.groups_per_update": 1, "rollout.group_size": 2}
+    folders = {"training.run_dir": str(tmp_path / "rl"), "training.init_from": str(tmp_path / "sft")}
+    config = load_config(BASIC / "crafter_rl.toml", shared | small | folders)
+    result, report = train_config(config, progress=lambda line: None, note=lambda text: None)
+    assert list(report.held_out) == ["random", "sft", "after"]
+    assert report.held_out["sft"].outcome == outcome.held_out["sft"].outcome
+    page = (tmp_path / "rl/report.html").read_text()
+    assert all(label in page for label in ("random policy", "held-out, sft", "held-out, after"))
+
+
 @pytest.mark.parametrize(("name", "shape", "rank"), [("crafter_full", "qwen3", 0), ("crafter_lora", "llama", 16)])
 def test_train_configs_train_a_model_given_by_its_path(tmp_path, name, shape, rank):
     pytest.importorskip("peft", reason="training needs the extra `train`")
