@@ -37,15 +37,15 @@ def follow() -> None:
     from task_app.train.ranks import following
 
     transformers_logging.set_verbosity_error()  # what there is to say, the leader says
-    with following() as here:
-        follower = _Follower()
-        while (command := here.next_command()) is not None:
-            name, arguments = command
-            try:
+    try:
+        with following() as here:
+            follower = _Follower()
+            while (command := here.next_command()) is not None:
+                name, arguments = command
                 with suppress(NotFiniteError):  # every process finds the same, and the leader tells it
                     getattr(follower, name)(*arguments)
-            except TaskAppError as error:
-                raise TrainError(f"process {here.rank} of {here.size}: {error}") from error
+    except TaskAppError as error:
+        raise TrainError(f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: {error}") from error
 
 
 class _Follower:

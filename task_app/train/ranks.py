@@ -8,6 +8,7 @@ announced step is the same call in every process. Without `torchrun` nothing her
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -48,17 +49,9 @@ class Ranks:
         return self.size == 1
 
     def device(self, name: str) -> torch.device:
-        """The device `model.device` means here: of several processes each has a card of its own.
-
-        Raises ConfigError where the name leaves them no choice.
-        """
-        if self.alone or not name.startswith("cuda"):
+        """The device `model.device` means here: of several processes each has the card of its own number."""
+        if self.alone or name != "cuda":
             return torch.device(name)
-        if name != "cuda":
-            raise ConfigError(
-                f'model.device = "{name}" names one card for {self.size} processes; use "cuda": each takes its own',
-                field="model.device",
-            )
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         with suppress(AssertionError, RuntimeError):  # whether the card is there is for the caller to find out
             torch.cuda.set_device(device)
@@ -122,7 +115,7 @@ class Ranks:
             text = str(error)
             if not isinstance(error, dist.DistError) and "gloo" not in text and "NCCL" not in text:
                 raise
-            reason = text.splitlines()[0] if text else type(error).__name__
+            reason = re.sub(r"^\[.*?\] ", "", text).split(". ")[0].splitlines()[0] if text else type(error).__name__
             raise TrainError(
                 f"another of the {self.size} processes ended or did not answer within {self._timeout_s:g} s "
                 f"(training.rank_timeout_s); if it could, it said why ({reason})"
@@ -137,7 +130,7 @@ class Ranks:
         """Make the groups that work together, as the leader's settings ask."""
         self._timeout_s, timeout = timeout_s, timedelta(seconds=timeout_s)
         self._work = dist.new_group(backend="gloo", timeout=timeout)
-        if device.startswith("cuda"):
+        if device == "cuda":
             self.device(device)
             cards: Any = dist.new_group(backend="nccl", timeout=timeout)
             self.mesh = DeviceMesh.from_group(cards, "cuda")
@@ -175,6 +168,7 @@ def leading(timeout_s: float, device: str) -> Iterator[Ranks]:
         raise TrainError(f"process {rank} of {size} was started by torchrun to follow the first; it cannot lead")
     if _ended:
         raise TrainError("the other processes of this torchrun have ended: one training each")
+    _check_device(device, size)
     with _member(rank, size) as here:
         with here.together("", timeout_s, device):
             here._set_up(timeout_s, device)
@@ -217,6 +211,18 @@ def _member(rank: int, size: int) -> Iterator[Ranks]:
 def _place() -> tuple[int, int]:
     """Rank and number of processes as `torchrun` tells them."""
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _check_device(name: str, size: int) -> None:
+    """Refuse a device that several processes cannot share out among them. Raises ConfigError."""
+    needed, cards = int(os.environ.get("LOCAL_WORLD_SIZE", size)), torch.cuda.device_count()
+    if name not in ("cpu", "cuda"):
+        problem = 'is not possible: allowed are "cpu" and "cuda", of which each takes the card of its number'
+    elif name == "cuda" and cards < needed:
+        problem = f"needs a card each, and there are {cards}; start at most as many processes"
+    else:
+        return
+    raise ConfigError(f'model.device = "{name}" for {needed} processes {problem}', field="model.device")
 
 
 @contextmanager
