@@ -49,6 +49,11 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
+    from task_app.train.follower import follow, must_follow
+
+    if must_follow() and not (status or ledger or replay or update):
+        follow()
+        return
     settings = config_from(ctx, config, {"sft.dataset": dataset, "sft.validation": validation})
     if status is not None:
         _status(status, settings.training.guards.heartbeat_max_age_s, as_json)

@@ -186,12 +186,14 @@ class TrainingSection(StepRewardSettings):
     schedule: Literal["constant", "cosine"] = "constant"
     """How the learning rate goes on after the warm-up; `cosine` falls to 0 at the last update."""
     micro_batch_tokens: int = Field(default=2_048, ge=64, le=100_000_000)
-    """Tokens per forward pass, padding included; changes memory and speed, never the gradient. Few of them stay in a
-    CPU's cache (a small model is then half as fast again); a GPU wants many."""
+    """Tokens per forward pass of a process, padding included; changes memory and speed, never the gradient. Few of
+    them stay in a CPU's cache (a small model is then half as fast again); a GPU wants many."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Updates between checkpoints; the last update and every evaluated one are always saved."""
     keep_checkpoints: int = Field(default=0, ge=0, le=1_000_000)
     """Newest checkpoints that are kept, besides the best by held-out score; 0 keeps all."""
+    rank_timeout_s: float = Field(default=1800.0, gt=0, le=86_400)
+    """Seconds that processes started by `torchrun` wait for one another within a step before the run fails."""
     allow_changed: list[str] = Field(default_factory=list)
     """Keys that may differ from the run that is resumed, such as "training.learning_rate"; noted in its log."""
     init_from: Path | None = None

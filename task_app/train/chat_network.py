@@ -114,6 +114,11 @@ class ChatNetwork(Network):
     def reference(self) -> nn.Module:
         return _EarlierAdapters(self.model) if self.settings.lora_rank else super().reference()
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        whole = causal(model)
+        names = set(getattr(whole, "_no_split_modules", None) or ())
+        return [module for module in whole.modules() if type(module).__name__ in names]
+
     @property
     def base_hash(self) -> str:
         return self.base

@@ -19,7 +19,7 @@ import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from pydantic import ValidationError
@@ -39,6 +39,18 @@ __all__ = ["BEST", "FORMAT", "CheckpointState", "began_from", "checkpoints", "fi
 
 FORMAT = "task_app/checkpoint/1"
 POINTER, BEST = "latest", "best"
+
+
+class Stateful(Protocol):
+    """What keeps an optimiser's state: one of PyTorch's, or `Weights`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, with the network it belongs to made what was trained."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Put a state back, once the network has its weights."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class CheckpointState:
 def save_checkpoint(
     folder: Path,
     network: Network,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Stateful,
     state: CheckpointState,
     *,
     best: bool = False,
@@ -73,11 +85,12 @@ def save_checkpoint(
     """
     target = folder / _name(state.update)
     partial = folder / f".partial-{target.name}"
+    momenta = optimizer.state_dict()  # first: it also completes the network's weights
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         network.save(partial)
-        torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+        torch.save(momenta, partial / "optimizer.pt")
         _write_json(partial / "state.json", _state_json(network, state))
         for file in partial.iterdir():
             _sync(file)
@@ -206,7 +219,7 @@ def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
     return state
 
 
-def restore(checkpoint: Path, network: Network, optimizer: torch.optim.Optimizer) -> CheckpointState:
+def restore(checkpoint: Path, network: Network, optimizer: Stateful) -> CheckpointState:
     """Put weights and optimiser state back, to go on training. Raises TrainError."""
     state = load_weights(checkpoint, network)
     try:

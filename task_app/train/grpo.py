@@ -52,10 +52,13 @@ from task_app.train.journal import Journal
 from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
+from task_app.train.network import Network
 from task_app.train.optimizer import NotFiniteError
 from task_app.train.plan import changed_values, check_config, config_json, differing_keys, update_seeds, warnings
 from task_app.train.policy import EmbeddedPolicy
+from task_app.train.ranks import current, leading
 from task_app.train.sampler import check_sampling
+from task_app.train.spread_sampler import sampler_of
 from task_app.train.update import Updater, stored_episodes
 from task_app.wiring import make_limits
 
@@ -101,6 +104,11 @@ def run_training(
     check_sampling(config.policy.temperature, config.policy.top_p)
     check_sampling(config.eval.temperature, field="eval.temperature")
     _check_resumable(config)
+    with leading(config.training.rank_timeout_s, config.model.device):
+        return _train(config, spec, store, progress)
+
+
+def _train(config: Config, spec: TaskSpec, store: TraceStore, progress: Progress | None) -> TrainingResult:
     run = _Run(config, spec, store, progress)
     with run_lock(config.training.run_dir):
         _check_resumable(config)  # again, since another process may have trained here until now
@@ -136,6 +144,10 @@ def _check_resumable(config: Config) -> None:
         )
 
 
+def _policy(network: Network, temperature: float) -> EmbeddedPolicy:
+    return EmbeddedPolicy(network, temperature=temperature, sampler=sampler_of(network, temperature))
+
+
 class _Run:
     """One run's state between updates."""
 
@@ -145,9 +157,10 @@ class _Run:
         self._network = build_network(spec, config.model, config.seed)
         temperature = config.policy.temperature
         initialise(self._network, config.training.init_from)
-        self._updater = Updater(config, spec, self._network)
-        self._policy = EmbeddedPolicy(self._network, temperature=temperature)
-        self._held_out_policy = EmbeddedPolicy(self._network, temperature=config.eval.temperature)
+        with current().together("begin", "rl", config, spec):
+            self._updater = Updater(config, spec, self._network)
+        self._policy = _policy(self._network, temperature)
+        self._held_out_policy = _policy(self._network, config.eval.temperature)
         self._metrics = MetricsLog(config.training.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "rl", config.training.run_dir)
         self._guards = Guards(config.training.guards)
@@ -163,7 +176,7 @@ class _Run:
         run_dir.mkdir(parents=True, exist_ok=True)
         found = latest_checkpoint(_checkpoints(self._config))
         if found is not None:
-            state = restore(found, self._network, self._updater.learner.optimizer.torch)
+            state = restore(found, self._network, self._updater.learner.weights)
             self.update, self._run_id = state.update, state.run_id
             self._updater.baseline = RunningBaseline.from_dict(state.baseline)
             self._policy.set_updates(self.update)
@@ -179,7 +192,7 @@ class _Run:
         else:
             self._metrics.path.unlink(missing_ok=True)
             self.journal.start(self._run_id, 0, resumed=False)
-            self._write_line("start", **self._facts(), machine={"run_id": self._run_id})
+            self._write_line("start", **self._facts(), machine={"run_id": self._run_id, "processes": current().size})
             for sentence in warnings(self._config):
                 _log.warning("%s", sentence)
         settings = config_json(self._config)
@@ -334,8 +347,8 @@ class _Run:
     def _save(self) -> None:
         self.journal.phase("saving")
         state = CheckpointState(self.update, self._run_id, self._updater.baseline.to_dict(), config_json(self._config))
-        optimizer, keep = self._updater.learner.optimizer.torch, self._config.training.keep_checkpoints
-        save_checkpoint(_checkpoints(self._config), self._network, optimizer, state, keep=keep)
+        weights, keep = self._updater.learner.weights, self._config.training.keep_checkpoints
+        save_checkpoint(_checkpoints(self._config), self._network, weights, state, keep=keep)
 
     def _facts(self) -> dict[str, Any]:
         network = self._network

@@ -6,7 +6,7 @@ It knows token ids, masks, old log-probabilities and advantages; not groups, rew
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from task_app.config.training import TrainingSection
 from task_app.train.network import MEMORY_ADVICE, Network, memory_guard
 from task_app.train.objective import divisor, kl_k2, mismatch_kl, token_loss
-from task_app.train.optimizer import NotFiniteError, Optimizer, rate_factor
-from task_app.train.rows import MicroBatch, Row, make_micro_batches
+from task_app.train.optimizer import NotFiniteError, rate_factor
+from task_app.train.ranks import current
+from task_app.train.rows import MicroBatch, Row, deal_micro_batches
 from task_app.train.score import score
+from task_app.train.weights import weights_of
 
 __all__ = ["Learner"]
 
@@ -37,6 +39,18 @@ class _Sums:
         for name, value_N in values.items():
             self._peaks[name] = max(self._peaks.get(name, 0.0), float(value_N.detach().max()))
 
+    @classmethod
+    def of_all(cls, shares: Iterable[_Sums]) -> _Sums:
+        """Those of several processes, taken together."""
+        whole = cls()
+        for share in shares:
+            whole.tokens += share.tokens
+            for name, value in share._sums.items():
+                whole._sums[name] = whole._sums.get(name, 0.0) + value
+            for name, value in share._peaks.items():
+                whole._peaks[name] = max(whole._peaks.get(name, 0.0), value)
+        return whole
+
     def sum(self, name: str) -> float:
         return self._sums.get(name, 0.0)
 
@@ -48,28 +62,33 @@ class _Sums:
 
 
 class Learner:
-    """Owns the optimiser of one network, and the frozen initial weights where a KL penalty needs them."""
+    """Owns the trained weights of one network and their optimiser, and the frozen initial weights where a KL penalty
+    needs them. Under `torchrun` every process has one and makes the same calls; each computes its share of the rows."""
 
     def __init__(self, network: Network, settings: TrainingSection, temperature: float) -> None:
         self._network, self._settings, self._temperature = network, settings, temperature
-        self.optimizer = Optimizer(
-            network.parameters(),
+        self.weights = weights_of(
+            network,
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             max_grad_norm=settings.max_grad_norm,
         )
+        self.optimizer = self.weights.optimizer
         self._reference: nn.Module | None = None
         if settings.objective.kl_coefficient > 0:
             self._reference = network.reference()
 
-    def update(self, rows: Sequence[Row], episodes: int, *, number: int = 1) -> dict[str, float | None]:
+    def update(self, rows: Sequence[Row], episodes: int, number: int = 1) -> dict[str, float | None]:
         """Make `optimizer_steps_per_update` steps on the whole batch and return what to log of it.
 
         `number` is the update's, 1 for the first: it sets the learning rate by the schedule.
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
         Raises NotFiniteError when loss or gradient is not finite; the weights are then as before the step.
         """
-        batches = make_micro_batches(rows, self._settings.micro_batch_tokens, self._network.device)
+        here = current()
+        batches = deal_micro_batches(
+            rows, self._settings.micro_batch_tokens, self._network.device, hand=here.rank, hands=here.size
+        )
         tokens = sum(len(row.targets) for row in rows)
         shared = divisor(self._settings.objective, episodes=episodes, tokens=tokens)
         reference = [self._reference_logp(batch) for batch in batches]
@@ -84,12 +103,14 @@ class Learner:
                 logp_N = self._backward(batch, reference[index], old[index] if len(old) > index else None, shared, sums)
                 if len(old) == index:
                     old.append(logp_N)
+            sums = _Sums.of_all(here.gather(sums))
             _check_finite(sums.sum("loss"))
             norm = self.optimizer.step(factor) if signal and batches else 0.0
             # Mismatch and entropy describe the batch as it came in; clip and loss the last step.
             metrics = _metrics(sums, norm) | {
                 name: value for name, value in metrics.items() if name.startswith(("policy/", "mismatch/"))
             }
+        self.weights.publish()
         return metrics | {
             "train/skipped": float(not (signal and batches)),
             "train/learning_rate": self._settings.learning_rate * factor,
@@ -104,7 +125,10 @@ class Learner:
     ) -> Tensor:
         """Add one micro-batch's gradient; returns its log-probabilities, detached."""
         with memory_guard(MEMORY_ADVICE):
-            scores = score(self._network, self._network.model, batch, self._temperature)
+            scores = self.weights.score(batch, self._temperature)
+        if not batch.counts:
+            (scores.logp_N.sum() * 0.0).backward()
+            return scores.logp_N.detach()
         old_N = scores.logp_N.detach() if old_N is None else old_N
         objective = self._settings.objective
         token = token_loss(scores.logp_N, old_N, batch.sampler_logp_N, batch.advantage_N, objective, batch.decision_N)
@@ -114,7 +138,8 @@ class Learner:
             loss_N = loss_N + objective.kl_coefficient * penalty_N
             sums.add(kl_reference=penalty_N)
         with memory_guard(MEMORY_ADVICE):
-            (loss_N.sum() / shared).backward()
+            # Gradients of several processes are averaged where they must be added.
+            (loss_N.sum() / shared * current().size).backward()
         sums.tokens += len(loss_N)
         kl_N = mismatch_kl(old_N, batch.sampler_logp_N)
         weight_N = token.weight_N

@@ -28,6 +28,7 @@ from task_app.train.policy import EmbeddedPolicy
 from task_app.train.rows import Row
 from task_app.train.sampler import noise
 from task_app.train.sft_data import read_rows, row_of
+from task_app.train.spread_sampler import sampler_of
 from task_app.wiring import make_limits
 
 __all__ = ["Lessons", "TaughtLessons", "WrittenLessons", "check_lessons", "make_lessons"]
@@ -171,7 +172,8 @@ class TaughtLessons:
     def _player(self, index: int) -> Policy:
         if index == 0:
             return make_teacher(self._spec, self._settings.name)
-        policy = EmbeddedPolicy(self._network, temperature=self._config.policy.temperature)
+        temperature = self._config.policy.temperature
+        policy = EmbeddedPolicy(self._network, temperature=temperature, sampler=sampler_of(self._network, temperature))
         policy.version = f"s{self._starts[index]}"
         return policy
 

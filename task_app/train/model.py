@@ -10,18 +10,20 @@ from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
 from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError
+from task_app.train.ranks import current
 
 __all__ = ["Qwen3ForCausalLM", "build_model", "prepare_torch"]
 
 
 def prepare_torch(settings: ModelSection) -> torch.device:
-    """Set the process's thread count and return the device. Raises ConfigError when it is not there.
+    """Set the process's thread count and return the device, of several processes each its own card.
 
-    One thread is the default: two on a busy machine wait for each other far longer than they save.
+    Raises ConfigError when it is not there. One thread is the default: two on a busy
+    machine wait for each other far longer than they save.
     """
     torch.set_num_threads(settings.threads)
     try:
-        device = torch.device(settings.device)
+        device = current().device(settings.device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

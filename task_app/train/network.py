@@ -122,6 +122,11 @@ class Network(ABC):
         """The weights as they are now, frozen; to be given to `hidden` and `logits`, without gradients."""
         return copy.deepcopy(self.model).requires_grad_(False)
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """Parts of `model` that compute by a forward of their own, whose weights may therefore be gathered one part
+        at a time; none where the model only works as a whole."""
+        return []
+
     @property
     def base_hash(self) -> str:
         """Identity of weights that a checkpoint needs but does not hold; "" where it holds all."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from task_app.core.errors import TrainError
 
@@ -55,7 +56,7 @@ class Optimizer:
 
         Raises NotFiniteError when the norm is not finite; the weights are then as before.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        norm = self._limit()
         if not math.isfinite(norm):
             self.zero_grad()
             raise NotFiniteError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
@@ -63,3 +64,12 @@ class Optimizer:
             group["lr"] = self._learning_rate * factor
         self.torch.step()
         return norm
+
+    def _limit(self) -> float:
+        """Scale the gradients, of all processes where there are several, down to the limit; their norm before."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, self._max_grad_norm, norm)
+        return float(norm)

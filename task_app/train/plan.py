@@ -34,6 +34,7 @@ MAY_CHANGE = frozenset(
         "training.checkpoint_every",
         "training.keep_checkpoints",
         "training.allow_changed",
+        "training.rank_timeout_s",
         "training.run_dir",
         "training.hypothesis",
         "training.expectation",

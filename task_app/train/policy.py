@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from task_app.core.types import Completion, DecisionRequest, TokenTrace
-from task_app.train.network import Network
+from task_app.train.network import AnswerSampler, Network
 from task_app.train.sampler import Answer
 
 __all__ = ["EmbeddedPolicy"]
@@ -20,16 +20,24 @@ __all__ = ["EmbeddedPolicy"]
 class EmbeddedPolicy:
     """Plays a network. `version` is `u<updates>`; the trainer moves it on after each update.
 
+    sampler     what samples the network, where it is not the network's own
     sampling_s  seconds spent in `decide` so far
     """
 
     name = "embedded"
     batched = True
 
-    def __init__(self, network: Network, *, temperature: float = 1.0, updates: int = 0) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        temperature: float = 1.0,
+        updates: int = 0,
+        sampler: AnswerSampler | None = None,
+    ) -> None:
         self._network = network
         self._temperature = temperature
-        self._sampler = network.sampler(temperature)
+        self._sampler = sampler or network.sampler(temperature)
         self._conversation = network.conversation()
         self.version = ""
         self.sampling_s = 0.0

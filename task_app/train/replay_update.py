@@ -3,7 +3,7 @@
 Nothing is played, and nothing is written to the run folder or its database. The nearest checkpoint before the update
 is restored (or the initial weights made again); updates between it and the one asked for are repeated and compared
 too. Equal figures, advantages and weights show that the record is whole and was not changed afterwards; exactness
-needs the machine, library versions and thread count of the run.
+needs the machine, library versions, thread count and number of processes of the run; a replay is one process.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class _Replay:
         updater = Updater(self._config, self._spec, network)
         done = 0
         if start is not None:
-            state = restore(start, network, updater.learner.optimizer.torch)
+            state = restore(start, network, updater.learner.weights)
             if state.run_id != self._run_id:
                 raise TrainError(f"checkpoint {start} is of run {state.run_id}, the log of {self._run_id}")
             updater.baseline, done = RunningBaseline.from_dict(state.baseline), state.update

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from task_app.core.errors import TrainError
 from task_app.core.types import Decision, TokenTrace
 from task_app.train.masks import GrammarTable
 
-__all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches", "merge_rate"]
+__all__ = ["MicroBatch", "Row", "RowBuilder", "deal_micro_batches", "make_micro_batches", "merge_rate"]
 
 FREE = -1
 """The grammar state of a token chosen without a grammar."""
@@ -54,6 +54,8 @@ class MicroBatch:
     advantage_N: Tensor
     decision_N: Tensor
     """Which decision of the micro-batch, 0 to D − 1, each token belongs to."""
+    counts: float = 1.0
+    """What its loss is multiplied by; 0 for one that is only computed because other processes have more of them."""
 
 
 class RowBuilder:
@@ -161,6 +163,37 @@ def make_micro_batches(rows: Iterable[Row], most_tokens: int, device: torch.devi
     """
     ordered = sorted(rows, key=lambda row: len(row.input_ids))
     return [_micro_batch(part, device) for part in _parts(ordered, most_tokens)]
+
+
+def deal_micro_batches(
+    rows: Sequence[Row], most_tokens: int, device: torch.device, *, hand: int, hands: int
+) -> list[MicroBatch]:
+    """The micro-batches of one of several processes that share `rows`; of one, those of `make_micro_batches`.
+
+    Rows are dealt so that each hand has about as many tokens, always in the same way. All hands get equally many
+    micro-batches, since gathering weights and gradients takes everyone; what is missing is filled with ones whose
+    `counts` is 0.
+    """
+    if hands == 1:
+        return make_micro_batches(rows, most_tokens, device)
+    dealt = _deal(rows, hands)
+    most = max(len(list(_parts(part, most_tokens))) for part in dealt)
+    batches = make_micro_batches(dealt[hand], most_tokens, device)
+    if len(batches) < most:
+        shortest = min(rows, key=lambda row: len(row.input_ids))
+        batches += [replace(_micro_batch([shortest], device), counts=0.0)] * (most - len(batches))
+    return batches
+
+
+def _deal(rows: Sequence[Row], hands: int) -> list[list[Row]]:
+    """The longest row first, each to the hand with the fewest tokens so far; hands are ordered by length."""
+    dealt: list[list[Row]] = [[] for _ in range(hands)]
+    tokens = [0] * hands
+    for row in sorted(rows, key=lambda row: -len(row.input_ids)):
+        least = tokens.index(min(tokens))
+        dealt[least].insert(0, row)
+        tokens[least] += len(row.input_ids)
+    return dealt
 
 
 def _parts(ordered: Sequence[Row], most_tokens: int) -> Iterator[Sequence[Row]]:

@@ -11,12 +11,10 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
@@ -37,12 +35,11 @@ from task_app.train.lessons import check_lessons, make_lessons
 from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
-from task_app.train.network import MEMORY_ADVICE, memory_guard
-from task_app.train.optimizer import Optimizer, rate_factor
+from task_app.train.optimizer import rate_factor
 from task_app.train.plan import config_json, differing_sft_keys
-from task_app.train.rows import Row, make_micro_batches
-from task_app.train.score import score
+from task_app.train.ranks import current, leading
 from task_app.train.sft_data import read_rows
+from task_app.train.sft_learner import SftLearner
 from task_app.train.tracker import check_tracking
 
 __all__ = ["SftResult", "run_sft"]
@@ -74,6 +71,11 @@ def run_sft(config: Config, spec: TaskSpec, *, progress: Progress | None = None)
     """
     check_lessons(config, spec)
     check_tracking(config.tracking)
+    with leading(config.training.rank_timeout_s, config.model.device):
+        return _train(config, spec, progress)
+
+
+def _train(config: Config, spec: TaskSpec, progress: Progress | None) -> SftResult:
     run = _Run(config, spec, progress or (lambda line: None))
     with run_lock(config.sft.run_dir), run.journal.watching():
         run.begin()
@@ -89,12 +91,10 @@ class _Run:
         self._config, self._settings, self._progress = config, config.sft, progress
         self._network = build_network(spec, config.model, config.seed)
         self._validation = read_rows(config.sft.validation, self._network) if config.sft.validation else []
-        self._optimizer = Optimizer(
-            self._network.parameters(),
-            learning_rate=config.sft.learning_rate,
-            weight_decay=config.sft.weight_decay,
-            max_grad_norm=config.training.max_grad_norm,
-        )
+        if latest_checkpoint(config.sft.run_dir / "checkpoints") is None:
+            initialise(self._network, config.training.init_from)
+        with current().together("begin", "sft", config, spec):
+            self._learner = SftLearner(self._network, config)
         self._metrics = MetricsLog(config.sft.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "sft", config.sft.run_dir)
         self._run_id = self._earlier_id() or f"sft-{uuid.uuid4().hex[:12]}"
@@ -120,7 +120,7 @@ class _Run:
                     "or another sft.run_dir",
                     field=keys[0],
                 )
-            state = restore(found, self._network, self._optimizer.torch)
+            state = restore(found, self._network, self._learner.weights)
             self.step = state.update
             self._best, self._worse = state.baseline.get("best") or math.inf, state.baseline.get("worse", 0)
             self._metrics.cut_after(self.step)
@@ -129,7 +129,6 @@ class _Run:
             if changed:
                 _log.warning("%s", changed)
         else:
-            initialise(self._network, self._config.training.init_from)
             run_dir.mkdir(parents=True, exist_ok=True)
             self._metrics.path.unlink(missing_ok=True)
             self.journal.start(self._run_id, 0, resumed=False)
@@ -142,10 +141,9 @@ class _Run:
         self.journal.phase("learning")
         clock = Clock()
         rows = self._lessons.batch(self.step)
-        self._optimizer.zero_grad()
-        loss, entropy = self._measure(rows, learn=True)
         factor = rate_factor(self.step, self._lessons.steps, self._settings.warmup_steps, "cosine")
-        norm = self._optimizer.step(factor)
+        with current().together("update", rows, factor):
+            loss, entropy, norm = self._learner.update(rows, factor)
         self.step += 1
         self._write(
             "step",
@@ -179,25 +177,13 @@ class _Run:
         self.journal.finish("done", result=told)
         return result
 
-    def _measure(self, rows: Sequence[Row], *, learn: bool) -> tuple[float, float]:
-        """Mean loss and entropy per chosen token; with `learn`, the gradient of the loss is added up."""
-        tokens = sum(len(row.targets) for row in rows)
-        loss = entropy = 0.0
-        for batch in make_micro_batches(rows, self._config.training.micro_batch_tokens, self._network.device):
-            with memory_guard(MEMORY_ADVICE), torch.set_grad_enabled(learn):
-                scores = score(self._network, self._network.model, batch, 1.0)
-                part = -scores.logp_N.sum() / tokens
-                if learn:
-                    part.backward()
-            loss += float(part.detach())
-            entropy += float(scores.entropy_N.sum()) / tokens
-        return loss, entropy
 
     def _look(self) -> None:
         """Measure on validation data (without any, on the first rows of the data) and save a checkpoint."""
         self.journal.phase("evaluating")
         rows = self._validation or self._lessons.sample(4 * self._settings.batch_rows)
-        loss, entropy = self._measure(rows, learn=False)
+        with current().together("measure", rows):
+            loss, entropy = self._learner.measure(rows)
         self._write("validation", loss=loss if self._validation else None, entropy=entropy)
         better = bool(self._validation) and loss < self._best
         if self._validation:
@@ -206,7 +192,7 @@ class _Run:
         state = CheckpointState(self.step, self._run_id, marks, config_json(self._config), "sft")
         folder = self._settings.run_dir / "checkpoints"
         self.journal.phase("saving")
-        save_checkpoint(folder, self._network, self._optimizer.torch, state, best=better)
+        save_checkpoint(folder, self._network, self._learner.weights, state, best=better)
 
     def _earlier_id(self) -> str | None:
         """The id of the run that is resumed, None for a new one."""

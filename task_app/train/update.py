@@ -19,6 +19,7 @@ from task_app.store import TraceStore
 from task_app.train.learner import Learner
 from task_app.train.network import Network
 from task_app.train.plan import credit_settings
+from task_app.train.ranks import current
 from task_app.train.rows import Row, RowBuilder, merge_rate
 
 __all__ = ["MOST_DROPPED", "Updater", "stored_episodes"]
@@ -80,7 +81,8 @@ class Updater:
         """Update the weights; what to log of credit and training. Raises NotFiniteError (a TrainError)."""
         asked = self._config.training.groups_per_update * self._config.rollout.group_size
         rows = self._build_rows(batch, credit)
-        learned = self.learner.update(rows, asked, number=update)
+        with current().together("update", rows, asked, update):
+            learned = self.learner.update(rows, asked, number=update)
         return {**credit.statistics, **learned, "train/merge_rate": merge_rate(rows)}
 
     def _build_rows(self, batch: Batch, credit: CreditResult) -> list[Row]:
