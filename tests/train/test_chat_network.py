@@ -105,6 +105,37 @@ def test_gradient_checkpointing_computes_blocks_twice_and_changes_nothing(chat):
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_check_at_the_start_finds_nothing_in_these(chat, shape, monkeypatch):
+    """And it has two rows in one sequence to look at, else it could find nothing in any model."""
+    sheets = []
+
+    def noted(rows, **named):
+        sheets.append((len(rows), pack(rows, **named)))
+        return sheets[-1][1]
+
+    monkeypatch.setattr(chat_network, "pack", noted)
+    chat(shape)
+    assert any(len(sheet.input_B_T) < count for count, sheet in sheets)
+
+
+@pytest.mark.parametrize("shape", ["qwen3", "llama"])
+@pytest.mark.parametrize("fault", ["attention_mask", "use_cache"])
+def test_a_forward_that_mixes_packed_rows_is_refused(chat, shape, fault, monkeypatch):
+    """A mask of ones, or the model's own cache, each of which makes `transformers` forget where rows begin."""
+    network = chat(shape)
+    inner = chat_network.decoder(network.model)
+    forward = inner.forward
+
+    def wrong(**named):
+        ones = torch.ones_like(named["input_ids"])
+        return forward(**(named | {"attention_mask": ones} if fault == "attention_mask" else named | {fault: True}))
+
+    monkeypatch.setattr(inner, "forward", wrong)
+    with pytest.raises(TrainError, match=r"mixes rows .* model\.packing = false"):
+        check_network(network)
+
+
 def test_rows_that_leak_into_each_other_are_refused(chat, monkeypatch):
     """A mask over a packed sequence is the known way to make them leak: then the check at start must fail."""
     network = chat()
