@@ -7,8 +7,6 @@ kept, and training stops when the loss there no longer falls.
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -27,11 +25,9 @@ from task_app.train.checkpoint import (
     find_checkpoint,
     initialise,
     latest_checkpoint,
-    read_state,
     restore,
     save_checkpoint,
 )
-from task_app.train.codehash import changed_code
 from task_app.train.facts import Clock, peak_rss_mb
 from task_app.train.journal import Journal
 from task_app.train.load import build_network
@@ -39,8 +35,9 @@ from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.network import MEMORY_ADVICE, memory_guard
 from task_app.train.optimizer import Optimizer, rate_factor
-from task_app.train.plan import config_json, differing_sft_keys
+from task_app.train.plan import config_json
 from task_app.train.rows import Row, make_micro_batches
+from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sampler import noise
 from task_app.train.score import score
 from task_app.train.sft_data import read_rows
@@ -49,8 +46,6 @@ from task_app.train.tracker import check_tracking
 __all__ = ["SftResult", "run_sft"]
 
 Progress = Callable[[dict[str, Any]], None]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +71,19 @@ def run_sft(config: Config, spec: TaskSpec, *, progress: Progress | None = None)
     if config.sft.dataset is None:
         raise ConfigError("sft needs a dataset: JSON lines from `task-app traces export-sft`", field="sft.dataset")
     check_tracking(config.tracking)
+    _check_resumable(config)
     run = _Run(config, spec, progress or (lambda line: None))
-    with run_lock(config.sft.run_dir), run.journal.watching():
-        run.begin()
-        while not run.over:
-            run.advance()
-        return run.finish()
+    with run_lock(config.sft.run_dir):
+        _check_resumable(config)  # again, since another process may have trained here until now
+        with run.journal.watching():
+            run.begin()
+            while not run.over:
+                run.advance()
+            return run.finish()
+
+
+def _check_resumable(config: Config) -> None:
+    resumable(config.sft.run_dir, "sft", config_json(config))
 
 
 class _Run:
@@ -115,31 +117,21 @@ class _Run:
     def begin(self) -> None:
         """Start afresh or from the last checkpoint."""
         run_dir = self._settings.run_dir
-        found = latest_checkpoint(run_dir / "checkpoints")
+        found = latest_checkpoint(checkpoints_of(run_dir))
         settings = config_json(self._config)
         if found is not None:
-            keys = differing_sft_keys(read_state(found)["config"], settings)
-            if keys:
-                raise ConfigError(
-                    f"{run_dir} holds a run with other settings: {', '.join(keys)}; use its settings to resume it, "
-                    "or another sft.run_dir",
-                    field=keys[0],
-                )
             state = restore(found, self._network, self._optimizer.torch)
             self.step, self._run_id = state.update, state.run_id
             self._best, self._worse = state.baseline.get("best") or math.inf, state.baseline.get("worse", 0)
             self._metrics.cut_after(self.step)
             self.journal.start(self._run_id, self.step, resumed=True)
-            changed = changed_code(read_state(found).get("code_hash"))
-            if changed:
-                _log.warning("%s", changed)
+            warn_of_code(found)
         else:
             initialise(self._network, self._config.training.init_from)
-            run_dir.mkdir(parents=True, exist_ok=True)
-            self._metrics.path.unlink(missing_ok=True)
+            self._metrics.clear()
             self.journal.start(self._run_id, 0, resumed=False)
             self._write("start", rows=len(self._rows), validation_rows=len(self._validation), steps=self._steps)
-        (run_dir / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True), encoding="utf-8")
+        write_settings(run_dir, settings)
 
     def advance(self) -> None:
         """One optimiser step, and at the end of a stretch a look at the validation data and a checkpoint."""
@@ -164,7 +156,7 @@ class _Run:
 
     def finish(self) -> SftResult:
         """The result, read from the log, so that a run resumed at its end says the same."""
-        folder = self._settings.run_dir / "checkpoints"
+        folder = checkpoints_of(self._settings.run_dir)
         checkpoint = find_checkpoint(folder)
         lines = self._metrics.lines()
         looks = [line for line in lines if line["kind"] == "validation"]
@@ -213,7 +205,7 @@ class _Run:
             self._best, self._worse = min(loss, self._best), 0 if better else self._worse + 1
         marks = {"best": self._best if self._validation else None, "worse": self._worse}
         state = CheckpointState(self.step, self._run_id, marks, config_json(self._config), "sft")
-        folder = self._settings.run_dir / "checkpoints"
+        folder = checkpoints_of(self._settings.run_dir)
         self.journal.phase("saving")
         save_checkpoint(folder, self._network, self._optimizer.torch, state, best=better)
 
