@@ -203,8 +203,8 @@ def check_network(network: ChatNetwork) -> None:
         own_N_V = causal(network.model)(torch.tensor([first], device=network.device), use_cache=False).logits[0]
     kind = type(causal(network.model)).__name__
     for what, ours, theirs in (
-        ("mixes rows that share a sequence; set model.packing = false", together_N_H, apart_N_H),
         ("looks at later tokens, so it is not causal", early_N_H, apart_N_H[:4]),
+        ("mixes rows that share a sequence; set model.packing = false", together_N_H, apart_N_H),
         ("changes its logits after the output layer (scaling or capping), which is not supported", logit_N_V, own_N_V),
     ):
         difference = float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())
