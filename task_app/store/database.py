@@ -71,6 +71,8 @@ def explain(error: Exception, path: Path | None = None) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_BUSY:
         return f"{error} (another process kept it locked for {BUSY_TIMEOUT_S:g} s)"
+    if code == sqlite3.SQLITE_FULL:
+        return f"{error} (what was stored before is kept; make room and run the same command again)"
     if code == sqlite3.SQLITE_CANTOPEN and path is not None and _log_size(path):
         return (
             f"{error} (episodes are waiting in {path.name}-wal, and the folder cannot be written; "
@@ -139,7 +141,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
         apply_migrations(connection)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite has rolled back by itself where the disk is full
+            connection.execute("ROLLBACK")
         raise
 
 

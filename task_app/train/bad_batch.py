@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from task_app.collect import Batch
+from task_app.core.errors import TrainError
 from task_app.core.types import Decision
 from task_app.credit import CreditResult
+from task_app.train.disk import replace_text
 from task_app.train.metrics import strict
 
 __all__ = ["dump_batch"]
 
 
-def dump_batch(run_dir: Path, update: int, reason: str, batch: Batch, credit: CreditResult) -> Path:
+def dump_batch(run_dir: Path, update: int, reason: str, batch: Batch, credit: CreditResult) -> str:
     """Write `run_dir/bad_batch-u<update>.json`: per decision its ids, advantage and log-probabilities.
 
-    Numbers that are not finite are null. Raises OSError.
+    Numbers that are not finite are null. Returns a clause that says where it is, or why it could not be written: the
+    fault that made it is what matters, and is not hidden by a full disk.
     """
     path = run_dir / f"bad_batch-u{update:06d}.json"
     episodes = [
@@ -37,8 +40,11 @@ def dump_batch(run_dir: Path, update: int, reason: str, batch: Batch, credit: Cr
         for member, advantages in zip(group.members, credited.advantages, strict=True)
     ]
     record = strict({"update": update, "reason": reason, "episodes": episodes})
-    path.write_text(json.dumps(record, allow_nan=False), encoding="utf-8")
-    return path
+    try:
+        replace_text(path, json.dumps(record, allow_nan=False))
+    except TrainError as error:
+        return str(error)
+    return f"the batch is in {path}"
 
 
 def _decision(decision: Decision, advantage: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
@@ -64,7 +65,7 @@ def load_causal_model(settings: ModelSection) -> PreTrainedModel:
             local_files_only=not settings.allow_download,
             output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         if "attention implementation" in str(error) or "attn_implementation" in str(error):
             raise ConfigError(
                 f"model {settings.path!r} has no attention {settings.attention!r} here: {_first_line(error)}",
@@ -162,6 +163,8 @@ def base_hash(model: PreTrainedModel) -> str:
 
 
 def _config(settings: ModelSection) -> PreTrainedConfig:
+    if settings.path.startswith(("/", ".", "~")) and not Path(settings.path).is_dir():
+        raise _error(settings, "it is not found or no model: there is no such folder")
     try:
         config = AutoConfig.from_pretrained(settings.path, local_files_only=not settings.allow_download)
     except (OSError, ValueError, KeyError) as error:

@@ -194,8 +194,10 @@ def build_chat_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Cha
 def check_network(network: ChatNetwork) -> None:
     """Refuse a model whose rows, order or logits are not what training computes. Raises TrainError naming it."""
     vocabulary = int(causal(network.model).get_input_embeddings().weight.shape[0])  # type: ignore[union-attr,arg-type]
-    first, second = ([(7 * index + start) % vocabulary for index in range(size)] for start, size in ((3, 9), (5, 6)))
-    rows = [_whole_row(ids) for ids in (first, second)]
+    # The second and third row together are as long as the first, so that they share a sequence.
+    sizes = ((3, 11), (5, 6), (8, 5))
+    first, second, third = ([(7 * index + start) % vocabulary for index in range(size)] for start, size in sizes)
+    rows = [_whole_row(ids) for ids in (first, second, third)]
     rough = network.settings.attention == "flash_attention_2"
     allowed = ROUGH if rough else TOLERANCE
     with autocast(network.settings, network.device) if rough else contextlib.nullcontext():
@@ -206,8 +208,8 @@ def check_network(network: ChatNetwork) -> None:
         own_N_V = causal(network.model)(torch.tensor([first], device=network.device), use_cache=False).logits[0]
     kind = type(causal(network.model)).__name__
     for what, ours, theirs in (
-        ("mixes rows that share a sequence; set model.packing = false", together_N_H, apart_N_H),
         ("looks at later tokens, so it is not causal", early_N_H, apart_N_H[:4]),
+        ("mixes rows that share a sequence; set model.packing = false", together_N_H, apart_N_H),
         ("changes its logits after the output layer (scaling or capping), which is not supported", logit_N_V, own_N_V),
     ):
         difference = float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())

@@ -29,6 +29,7 @@ from task_app.config.training import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
 from task_app.train.codehash import code_hash
+from task_app.train.disk import writing
 from task_app.train.load import build_network
 from task_app.train.network import Network
 from task_app.train.policy import EmbeddedPolicy
@@ -86,24 +87,31 @@ def save_checkpoint(
     target = folder / _name(state.update)
     partial = folder / f".partial-{target.name}"
     momenta = optimizer.state_dict()  # first: it also completes the network's weights
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        network.save(partial)
-        torch.save(momenta, partial / "optimizer.pt")
-        _write_json(partial / "state.json", _state_json(network, state))
-        for file in partial.iterdir():
-            _sync(file)
-        _sync(partial)
+    with writing(target):
+        _write_whole(partial, network, momenta, state)
         shutil.rmtree(target, ignore_errors=True)  # left by a run that was killed before its pointer moved
         os.replace(partial, target)
         for name in (BEST, POINTER) if best else (POINTER,):
             _point(folder, name, target.name)
         _sync(folder)
         _retain(folder, keep)
-    except OSError as error:
-        raise TrainError(f"checkpoint {target} could not be written: {error}") from error
     return target
+
+
+def _write_whole(folder: Path, network: Network, momenta: dict[str, Any], state: CheckpointState) -> None:
+    """Write and sync every file; where one is refused nothing is left, since the disk may be full."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        network.save(folder)
+        torch.save(momenta, folder / "optimizer.pt")
+        _write_json(folder / "state.json", _state_json(network, state))
+        for file in folder.iterdir():
+            _sync(file)
+        _sync(folder)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _point(folder: Path, name: str, target: str) -> None:
@@ -119,12 +127,10 @@ def mark_best(folder: Path, update: int, *, keep: int = 0) -> None:
     target = folder / _name(update)
     if not target.is_dir() or _pointed(folder, BEST) == target:
         return
-    try:
+    with writing(folder / BEST):
         _point(folder, BEST, target.name)
         _sync(folder)
         _retain(folder, keep)
-    except OSError as error:
-        raise TrainError(f"{folder / BEST} could not be written: {error}") from error
 
 
 def _retain(folder: Path, keep: int) -> None:

@@ -20,6 +20,7 @@ from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.chat_model import base_hash, load_adapters, load_causal_model, with_adapters
 from task_app.train.checkpoint import find_checkpoint, read_state
+from task_app.train.disk import writing
 from task_app.train.tokenizer import PAD
 
 __all__ = ["export_checkpoint"]
@@ -58,14 +59,13 @@ def export_checkpoint(run: Path, output: Path, *, merge: bool = False) -> Path:
 def _whole_or_nothing(output: Path, write: Callable[[Path], None]) -> None:
     partial = output.with_name(f".partial-{output.name}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write(partial)
-        if output.exists():
-            output.rmdir()
-        os.replace(partial, output)
-    except OSError as error:
-        raise TrainError(f"{output} could not be written: {error}") from error
+        with writing(output):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            write(partial)
+            if output.exists():
+                output.rmdir()
+            os.replace(partial, output)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -6,7 +6,6 @@ the log, its episodes are marked superseded, and, noise being keyed, it is done 
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
@@ -31,11 +30,9 @@ from task_app.train.checkpoint import (
     initialise,
     latest_checkpoint,
     mark_best,
-    read_state,
     restore,
     save_checkpoint,
 )
-from task_app.train.codehash import changed_code
 from task_app.train.evaluate import by_world, evaluate_both, paired_interval
 from task_app.train.facts import (
     Clock,
@@ -54,9 +51,10 @@ from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.network import Network
 from task_app.train.optimizer import NotFiniteError
-from task_app.train.plan import changed_values, check_config, config_json, differing_keys, update_seeds, warnings
+from task_app.train.plan import changed_values, check_config, config_json, update_seeds, warnings
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.ranks import current, leading
+from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sampler import check_sampling
 from task_app.train.spread_sampler import sampler_of
 from task_app.train.update import Updater, stored_episodes
@@ -120,23 +118,13 @@ def _train(config: Config, spec: TaskSpec, store: TraceStore, progress: Progress
 
 
 def _checkpoints(config: Config) -> Path:
-    return config.training.run_dir / "checkpoints"
+    return checkpoints_of(config.training.run_dir)
 
 
 def _check_resumable(config: Config) -> None:
-    """Refuse to mix two settings in one run folder. Raises ConfigError with the keys."""
-    found = latest_checkpoint(_checkpoints(config))
-    if found is None:
-        return
-    state = read_state(found)
-    keys = differing_keys(state["config"], config_json(config), config.training.allow_changed)
-    if keys:
-        raise ConfigError(
-            f"{config.training.run_dir} holds a run with other settings: {', '.join(keys)}; use its settings to resume "
-            "it, another training.run_dir, or name what may change in training.allow_changed",
-            field=keys[0],
-        )
-    if state["update"] > config.training.updates:
+    """Refuse to mix two runs in one folder. Raises ConfigError with the keys."""
+    state = resumable(config.training.run_dir, "rl", config_json(config), config.training.allow_changed)
+    if state is not None and state["update"] > config.training.updates:
         raise ConfigError(
             f"{config.training.run_dir} has {state['update']} updates already, training.updates asks for "
             f"{config.training.updates}; ask for as many or more, or use another training.run_dir",
@@ -172,8 +160,6 @@ class _Run:
 
     def begin(self) -> None:
         """Start afresh, or restore the last checkpoint and forget what came after it."""
-        run_dir = self._config.training.run_dir
-        run_dir.mkdir(parents=True, exist_ok=True)
         found = latest_checkpoint(_checkpoints(self._config))
         if found is not None:
             state = restore(found, self._network, self._updater.learner.weights)
@@ -185,27 +171,22 @@ class _Run:
             updates = [line for line in self._metrics.lines() if line["kind"] == "update"]
             self._guards = Guards(self._config.training.guards, updates)
             self.journal.start(self._run_id, self.update, resumed=True)
-            self._warn_of_code(found)
+            warn_of_code(found)
             changed = changed_values(state.config, config_json(self._config))
             self._write_line("resume", changed=changed, machine={"checkpoint": str(found)})
             self._mark_best()
         else:
-            self._metrics.path.unlink(missing_ok=True)
+            self._metrics.clear()
             self.journal.start(self._run_id, 0, resumed=False)
             self._write_line("start", **self._facts(), machine={"run_id": self._run_id, "processes": current().size})
             for sentence in warnings(self._config):
                 _log.warning("%s", sentence)
         settings = config_json(self._config)
-        (run_dir / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True), encoding="utf-8")
+        write_settings(self._config.training.run_dir, settings)
         self._store.write_run(self._run_id, "train", settings)
         if found is None:
             self._save()
         self._evaluate_once()
-
-    def _warn_of_code(self, checkpoint: Path) -> None:
-        changed = changed_code(read_state(checkpoint).get("code_hash"))
-        if changed:
-            _log.warning("%s", changed)
 
     def finish(self) -> TrainingResult:
         """The last evaluation, unless it was made already, and the result."""
@@ -298,7 +279,7 @@ class _Run:
                 learned = self._updater.learn(update, batch, credit)
             except NotFiniteError as error:
                 dumped = dump_batch(self._config.training.run_dir, update, str(error), batch, credit)
-                raise TrainError(f"update {update} stopped: {error}; the batch is in {dumped}") from error
+                raise TrainError(f"update {update} stopped: {error}; {dumped}") from error
         with clock.measure("store"):
             self._store.write_advantages(self._run_id, update, advantages_by_episode(batch, credit))
         return learned

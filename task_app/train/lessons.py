@@ -85,8 +85,8 @@ def check_lessons(config: Config, spec: TaskSpec) -> None:
     check_held_out(config)
 
 
-def make_lessons(config: Config, spec: TaskSpec, network: Network, run_id: str, note: Note) -> Lessons:
-    """The lessons `[sft]` asks for. Raises ConfigError or TrainError for a dataset that cannot be used."""
+def make_lessons(config: Config, spec: TaskSpec, network: Network, run_id: Callable[[], str], note: Note) -> Lessons:
+    """The lessons `[sft]` asks for; `run_id` tells the run's id once it is known. Raises ConfigError or TrainError for a dataset that cannot be used."""
     if config.sft.teacher.name:
         return TaughtLessons(config, spec, network, run_id, note)
     assert config.sft.dataset is not None
@@ -115,10 +115,10 @@ class WrittenLessons:
 class TaughtLessons:
     """A teacher's own play, then rounds of the policy's play as the teacher would have gone on. See `Lessons`."""
 
-    def __init__(self, config: Config, spec: TaskSpec, network: Network, run_id: str, note: Note) -> None:
+    def __init__(self, config: Config, spec: TaskSpec, network: Network, run_id: Callable[[], str], note: Note) -> None:
         self._config, self._spec, self._network, self._note = config, spec, network, note
         self._settings = config.sft.teacher
-        self._run_id = f"{run_id}-lessons"
+        self._told_run_id = run_id
         self._rows: list[Row] = []
         self._rounds_read = 0
         rounds = self._settings.rounds
@@ -140,6 +140,10 @@ class TaughtLessons:
 
     def facts(self) -> dict[str, Any]:
         return {"teacher": self._settings.model_dump()}
+
+    @property
+    def _run_id(self) -> str:
+        return f"{self._told_run_id()}-lessons"
 
     def _round(self, index: int, step: int) -> list[Row]:
         """The rows of a round: played now, or read back where an earlier process had played it."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from task_app.core.errors import TrainError
+from task_app.train.disk import replace_text, writing
 
 __all__ = ["MetricsLog", "strict"]
 
@@ -37,9 +37,9 @@ class MetricsLog:
         self.path = path
 
     def append(self, kind: str, update: int, **values: Any) -> dict[str, Any]:
-        """Write one line and return it."""
+        """Write one line and return it. Raises TrainError when the disk refuses; half a line counts for nothing."""
         line = strict({"kind": kind, "update": update, **values})
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         return line
 
@@ -59,8 +59,11 @@ class MetricsLog:
         return lines
 
     def cut_after(self, update: int) -> None:
-        """Keep what belongs to `update` and earlier; later lines told of work that is done again."""
+        """Keep what belongs to `update` and earlier; later lines told of work that is done again. Raises TrainError."""
         kept = [json.dumps(line, allow_nan=False) + "\n" for line in self.lines() if line["update"] <= update]
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text("".join(kept), encoding="utf-8")
-        os.replace(partial, self.path)
+        replace_text(self.path, "".join(kept))
+
+    def clear(self) -> None:
+        """Begin an empty log. Raises TrainError when the folder may not be written."""
+        with writing(self.path):
+            self.path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 from task_app.analyze.report import CurvePoint, TrainingReport, write_report
 from task_app.analyze.stats import Mean, Summary, mean_interval, summarise
 from task_app.store import TraceStore
+from task_app.train.disk import writing
 from task_app.train.evaluate import STEPS
 from task_app.train.metrics import MetricsLog
 
@@ -33,7 +34,8 @@ def report_run(run_dir: Path, run_id: str, store: TraceStore, extra: Mapping[str
     lines = MetricsLog(run_dir / "metrics.jsonl").lines()
     config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     report = build_report(run_id, lines, config, store, extra)
-    write_report(run_dir / "report.html", report)
+    with writing(run_dir / "report.html"):
+        write_report(run_dir / "report.html", report)
     return report
 
 

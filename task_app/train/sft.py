@@ -7,8 +7,6 @@ the best weights are the ones kept, and training stops when the loss there no lo
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import uuid
 from collections.abc import Callable
@@ -17,18 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from task_app.config.models import Config
-from task_app.core.errors import ConfigError
 from task_app.core.task import TaskSpec
 from task_app.train.checkpoint import (
     CheckpointState,
     find_checkpoint,
     initialise,
     latest_checkpoint,
-    read_state,
     restore,
     save_checkpoint,
 )
-from task_app.train.codehash import changed_code
 from task_app.train.facts import Clock, peak_rss_mb
 from task_app.train.journal import Journal
 from task_app.train.lessons import check_lessons, make_lessons
@@ -36,8 +31,9 @@ from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.optimizer import rate_factor
-from task_app.train.plan import config_json, differing_sft_keys
+from task_app.train.plan import config_json
 from task_app.train.ranks import current, leading
+from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sft_data import read_rows
 from task_app.train.sft_learner import SftLearner
 from task_app.train.tracker import check_tracking
@@ -45,8 +41,6 @@ from task_app.train.tracker import check_tracking
 __all__ = ["SftResult", "run_sft"]
 
 Progress = Callable[[dict[str, Any]], None]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +65,24 @@ def run_sft(config: Config, spec: TaskSpec, *, progress: Progress | None = None)
     """
     check_lessons(config, spec)
     check_tracking(config.tracking)
+    _check_resumable(config)
     with leading(config.training.rank_timeout_s, config.model.device):
         return _train(config, spec, progress)
 
 
 def _train(config: Config, spec: TaskSpec, progress: Progress | None) -> SftResult:
     run = _Run(config, spec, progress or (lambda line: None))
-    with run_lock(config.sft.run_dir), run.journal.watching():
-        run.begin()
-        while not run.over:
-            run.advance()
-        return run.finish()
+    with run_lock(config.sft.run_dir):
+        _check_resumable(config)  # again, since another process may have trained here until now
+        with run.journal.watching():
+            run.begin()
+            while not run.over:
+                run.advance()
+            return run.finish()
+
+
+def _check_resumable(config: Config) -> None:
+    resumable(config.sft.run_dir, "sft", config_json(config))
 
 
 class _Run:
@@ -91,14 +92,14 @@ class _Run:
         self._config, self._settings, self._progress = config, config.sft, progress
         self._network = build_network(spec, config.model, config.seed)
         self._validation = read_rows(config.sft.validation, self._network) if config.sft.validation else []
-        if latest_checkpoint(config.sft.run_dir / "checkpoints") is None:
+        if latest_checkpoint(checkpoints_of(config.sft.run_dir)) is None:
             initialise(self._network, config.training.init_from)
         with current().together("begin", "sft", config, spec):
             self._learner = SftLearner(self._network, config)
         self._metrics = MetricsLog(config.sft.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "sft", config.sft.run_dir)
-        self._run_id = self._earlier_id() or f"sft-{uuid.uuid4().hex[:12]}"
-        self._lessons = make_lessons(config, spec, self._network, self._run_id, self._write_once)
+        self._run_id = f"sft-{uuid.uuid4().hex[:12]}"
+        self._lessons = make_lessons(config, spec, self._network, lambda: self._run_id, self._write_once)
         self._best, self._worse = math.inf, 0
         self.step = 0
 
@@ -110,31 +111,21 @@ class _Run:
     def begin(self) -> None:
         """Start afresh or from the last checkpoint."""
         run_dir = self._settings.run_dir
-        found = latest_checkpoint(run_dir / "checkpoints")
+        found = latest_checkpoint(checkpoints_of(run_dir))
         settings = config_json(self._config)
         if found is not None:
-            keys = differing_sft_keys(read_state(found)["config"], settings)
-            if keys:
-                raise ConfigError(
-                    f"{run_dir} holds a run with other settings: {', '.join(keys)}; use its settings to resume it, "
-                    "or another sft.run_dir",
-                    field=keys[0],
-                )
             state = restore(found, self._network, self._learner.weights)
-            self.step = state.update
+            self.step, self._run_id = state.update, state.run_id
             self._best, self._worse = state.baseline.get("best") or math.inf, state.baseline.get("worse", 0)
             self._metrics.cut_after(self.step)
             self.journal.start(self._run_id, self.step, resumed=True)
-            changed = changed_code(read_state(found).get("code_hash"))
-            if changed:
-                _log.warning("%s", changed)
+            warn_of_code(found)
         else:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            self._metrics.path.unlink(missing_ok=True)
+            self._metrics.clear()
             self.journal.start(self._run_id, 0, resumed=False)
             facts = self._lessons.facts()
             self._write("start", **facts, validation_rows=len(self._validation), steps=self._lessons.steps)
-        (run_dir / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True), encoding="utf-8")
+        write_settings(run_dir, settings)
 
     def advance(self) -> None:
         """One optimiser step, and at the end of a stretch a look at the validation data and a checkpoint."""
@@ -159,7 +150,7 @@ class _Run:
 
     def finish(self) -> SftResult:
         """The result, read from the log, so that a run resumed at its end says the same."""
-        folder = self._settings.run_dir / "checkpoints"
+        folder = checkpoints_of(self._settings.run_dir)
         checkpoint = find_checkpoint(folder)
         lines = self._metrics.lines()
         looks = [line for line in lines if line["kind"] == "validation"]
@@ -177,7 +168,6 @@ class _Run:
         self.journal.finish("done", result=told)
         return result
 
-
     def _look(self) -> None:
         """Measure on validation data (without any, on the first rows of the data) and save a checkpoint."""
         self.journal.phase("evaluating")
@@ -190,14 +180,9 @@ class _Run:
             self._best, self._worse = min(loss, self._best), 0 if better else self._worse + 1
         marks = {"best": self._best if self._validation else None, "worse": self._worse}
         state = CheckpointState(self.step, self._run_id, marks, config_json(self._config), "sft")
-        folder = self._settings.run_dir / "checkpoints"
+        folder = checkpoints_of(self._settings.run_dir)
         self.journal.phase("saving")
         save_checkpoint(folder, self._network, self._learner.weights, state, best=better)
-
-    def _earlier_id(self) -> str | None:
-        """The id of the run that is resumed, None for a new one."""
-        found = latest_checkpoint(self._settings.run_dir / "checkpoints")
-        return read_state(found)["run_id"] if found is not None else None
 
     def _write_once(self, kind: str, values: dict[str, Any]) -> None:
         """A line that a resumed run would write again: it stays as it is."""

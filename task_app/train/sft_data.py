@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.types import AssistantMessage, ParseFailure
@@ -35,12 +37,52 @@ def read_rows(path: Path, network: Network) -> list[Row]:
 def _row(path: Path, number: int, line: str, network: Network) -> Row:
     try:
         return row_of(_checked(line, network), network)
-    except TrainError as error:
+    except (TrainError, ConfigError) as error:  # a chat template refuses with a ConfigError
         raise TrainError(f"{path} line {number}: {error}") from error
 
 
 class _Malformed(TrainError):
     """What is wrong with a line, naming the field."""
+
+
+class _Shape(BaseModel):
+    """Types are taken as they are; what else a line holds is let through."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Part(_Shape):
+    type: Literal["text"]
+    text: str
+
+
+class _Function(_Shape):
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class _Call(_Shape):
+    function: _Function
+
+
+class _Message(_Shape):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    tool_calls: list[_Call] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> _Message:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"content: a message of role {self.role} needs some")
+        if self.role == "assistant" and isinstance(self.content, list):
+            raise ValueError("content: an answer's must be one text")
+        return self
+
+
+class _Example(_Shape):
+    messages: list[_Message] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 def _checked(line: str, network: Network) -> dict[str, Any]:
@@ -50,14 +92,15 @@ def _checked(line: str, network: Network) -> dict[str, Any]:
         raise _Malformed(f"not JSON: {error}") from error
     if not isinstance(example, dict):
         raise _Malformed(f"an object was expected, got {type(example).__name__}")
-    messages = example.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise _Malformed("messages: a list of messages was expected")
-    if not messages or messages[-1].get("role") != "assistant":
+    try:
+        _Example.model_validate(example)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _Malformed(f"{place}: {first['msg'].removeprefix('Value error, ')}") from error
+    if example["messages"][-1]["role"] != "assistant":
         raise _Malformed("messages: the last one must be the assistant's, it is what is learned")
     metadata = example.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise _Malformed("metadata: an object was expected")
     made_by = metadata.get("prompt_hash")
     if made_by not in (None, network.spec.prompt_hash):
         raise _Malformed(

@@ -109,7 +109,7 @@ def test_imitation_config_teaches_and_reinforcement_goes_on_from_there(tmp_path)
     small = {"training.updates": 1, "training.groups_per_update": 1, "rollout.group_size": 2}
     folders = {"training.run_dir": str(tmp_path / "rl"), "training.init_from": str(tmp_path / "sft")}
     config = load_config(BASIC / "crafter_rl.toml", shared | small | folders)
-    result, report = train_config(config, progress=lambda line: None, note=lambda text: None)
+    _, report = train_config(config, progress=lambda line: None, note=lambda text: None)
     assert list(report.held_out) == ["random", "sft", "after"]
     assert report.held_out["sft"].outcome == outcome.held_out["sft"].outcome
     page = (tmp_path / "rl/report.html").read_text()

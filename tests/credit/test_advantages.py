@@ -56,7 +56,10 @@ def test_stepwise_signal_survives_equal_returns():
 
 def test_tolerance_grows_with_the_returns():
     near = batch([[1e6], [1e6 + 0.4]])
-    assert credit(near, estimator="return_loo").groups[0].zero_variance
+    for scale in SCALES:
+        flat = credit(near, estimator="return_loo", scale=scale).groups[0]
+        assert flat.zero_variance
+        assert flat.advantages == ((0.0,), (0.0,)), "what is within the tolerance is rounding, and is not scaled up"
     assert not credit(batch([[1.0], [1.4]]), estimator="return_loo").groups[0].zero_variance
 
 

@@ -105,6 +105,37 @@ def test_gradient_checkpointing_computes_blocks_twice_and_changes_nothing(chat):
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_check_at_the_start_finds_nothing_in_these(chat, shape, monkeypatch):
+    """And it has two rows in one sequence to look at, else it could find nothing in any model."""
+    sheets = []
+
+    def noted(rows, **named):
+        sheets.append((len(rows), pack(rows, **named)))
+        return sheets[-1][1]
+
+    monkeypatch.setattr(chat_network, "pack", noted)
+    chat(shape)
+    assert any(len(sheet.input_B_T) < count for count, sheet in sheets)
+
+
+@pytest.mark.parametrize("shape", ["qwen3", "llama"])
+@pytest.mark.parametrize("fault", ["attention_mask", "use_cache"])
+def test_a_forward_that_mixes_packed_rows_is_refused(chat, shape, fault, monkeypatch):
+    """A mask of ones, or the model's own cache, each of which makes `transformers` forget where rows begin."""
+    network = chat(shape)
+    inner = chat_network.decoder(network.model)
+    forward = inner.forward
+
+    def wrong(**named):
+        ones = torch.ones_like(named["input_ids"])
+        return forward(**(named | {"attention_mask": ones} if fault == "attention_mask" else named | {fault: True}))
+
+    monkeypatch.setattr(inner, "forward", wrong)
+    with pytest.raises(TrainError, match=r"mixes rows .* model\.packing = false"):
+        check_network(network)
+
+
 def test_rows_that_leak_into_each_other_are_refused(chat, monkeypatch):
     """A mask over a packed sequence is the known way to make them leak: then the check at start must fail."""
     network = chat()
@@ -141,7 +172,7 @@ def test_logits_capped_after_the_output_layer_are_refused(chat_line, tmp_path):
 def test_models_that_are_not_causal_are_refused(chat_line, tmp_path):
     bert = BertLMHeadModel(BertConfig(**SMALL, vocab_size=262, is_decoder=True))
     bert.config.is_decoder = False
-    with pytest.raises((ConfigError, TrainError), match="not causal|mixes rows"):
+    with pytest.raises(TrainError, match="BertLMHeadModel .* looks at later tokens, so it is not causal"):
         build_network(chat_line, write(tmp_path / "bert", bert), 0)
     t5 = T5ForConditionalGeneration(T5Config(vocab_size=262, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     with pytest.raises(ConfigError, match="'t5' is no causal language model") as caught:
@@ -154,6 +185,7 @@ def test_paths_that_hold_no_model_are_refused(chat_line, tmp_path):
         (tmp_path / "nowhere", "not found or no model"),
         ("someone/some-model", "allow_download = true"),
         (tmp_path, "not found or no model"),
+        (tmp_path / "nowhere", "there is no such folder"),
     ):
         with pytest.raises(ConfigError, match=problem) as caught:
             build_network(chat_line, ModelSection(**model_settings(path)), 0)
@@ -173,6 +205,17 @@ def test_files_that_lack_weights_are_refused(chat_line, tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=r"lack 1 weights, the first is model\.layers\.1\.mlp\.up_proj"):
         build_network(chat_line, ModelSection(**model_settings(folder)), 0)
+
+
+def test_files_that_are_cut_off_are_refused(chat_line, tmp_path):
+    folder = write_model(tmp_path / "m", "qwen3")
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for size in (4, 2000, len(whole) - 100):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ConfigError, match="its weights cannot be loaded") as caught:
+            build_network(chat_line, ModelSection(**model_settings(folder)), 0)
+        assert caught.value.field == "model.path"
 
 
 def test_too_small_models_and_too_long_rows_are_refused(chat, chat_line, folders, tmp_path):

@@ -62,8 +62,9 @@ def test_another_seed_gives_another_run(config_in, line, tmp_path):
         {"training__optimizer_steps_per_update": 2, "training__credit__scale": "group_rms"},
         {"training__step_rewards_mode": "env_sparse", "training__credit__estimator": "return_std"},
         {"training__step_rewards_mode": "off", "training__credit__estimator": "return_loo"},
+        {"training__warmup_updates": 5, "training__credit__scale": "batch_rms"},
     ],
-    ids=["kl", "steps", "env_sparse", "off"],
+    ids=["kl", "steps", "env_sparse", "off", "warm-up"],
 )
 def test_six_updates_are_three_and_resume_and_three(config_in, line, tmp_path, settings):
     whole = config_in(tmp_path / "whole", training__updates=6, **settings)

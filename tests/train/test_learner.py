@@ -56,6 +56,22 @@ def test_the_split_into_micro_batches_does_not_change_the_gradient(network, rows
         assert (gradient(network, rows, size) - whole).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("normaliser", ["episodes", "tokens"])
+def test_the_split_into_micro_batches_does_not_change_the_update(network, rows, normaliser):
+    """As the learner itself splits and divides: 1 × 8, 2 × 4 and 8 × 1 rows."""
+    gradients = []
+    for size in (8, 4, 1):
+        objective = ObjectiveSection(normaliser=normaliser, normaliser_constant=1)
+        settings = TrainingSection(objective=objective, learning_rate=1e-12, max_grad_norm=1e9)
+        settings = settings.model_copy(update={"micro_batch_tokens": size * longest(rows)})  # fewer than is allowed
+        assert len(make_micro_batches(rows, settings.micro_batch_tokens, CPU)) == 8 // size
+        update(Learner(network, settings, 0.8), rows)
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in network.model.parameters()]))
+    assert gradients[0].abs().max() > 0.01
+    for gradient in gradients[1:]:
+        assert (gradient - gradients[0]).abs().max() < 1e-6 * gradients[0].abs().max()
+
+
 def test_padding_contributes_exactly_nothing(network, rows, monkeypatch):
     """Whatever stands in padded places: same log-probabilities, same gradient, to the bit."""
     short, long = sorted(rows, key=lambda row: len(row.input_ids))[:: len(rows) - 1]
@@ -115,6 +131,20 @@ def test_sampler_and_trainer_agree_and_the_first_step_is_on_policy(network, rows
     # On policy every ratio is 1, so the loss is −Σ A over tokens, over episodes × constant.
     expected = -sum(row.advantages[0] * len(row.targets) for row in rows) / 800
     assert metrics["train/loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_sampler_that_differs_weighs_tokens_and_moves_no_ratio(network, rows):
+    """With one step the ratio is the trainer's to itself, 1, whatever the sampler said; its numbers are a weight."""
+    shifted = [
+        replace(row, sampler_logprobs=tuple(value + (-1.0 if index % 2 else 0.5) for value in row.sampler_logprobs))
+        for index, row in enumerate(rows)
+    ]
+    metrics = update(Learner(network, TrainingSection(), 0.8), shifted)
+    assert metrics["mismatch/logp_max"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["train/clip_frac"] == 0
+    weights = [2.0 if index % 2 else math.exp(-0.5) for index in range(len(rows))]  # e is capped at 2
+    total = sum(w * row.advantages[0] * len(row.targets) for w, row in zip(weights, rows, strict=True))
+    assert metrics["train/loss"] == pytest.approx(-total / 800, rel=1e-4)
 
 
 def test_an_update_makes_what_was_good_more_likely(network, rows):

@@ -102,7 +102,7 @@ class TestRounds:
 
     def test_rows_of_a_round_are_the_teachers_answers_where_the_policy_went(self, config, line, network):
         notes: list[dict[str, Any]] = []
-        lessons = TaughtLessons(config(), line, network, "run", lambda kind, values: notes.append(values))
+        lessons = TaughtLessons(config(), line, network, lambda: "run", lambda kind, values: notes.append(values))
         first = {row.input_ids for step in range(3) for row in lessons.batch(step)}
         assert first == {row.input_ids for row in lessons.sample(100)}
         lessons.batch(STEPS)
@@ -112,7 +112,7 @@ class TestRounds:
         assert [note["round"] for note in notes] == [0, 1]
 
     def test_every_row_comes_once_in_a_pass(self, config, line, network):
-        lessons = TaughtLessons(config(), line, network, "run", lambda kind, values: None)
+        lessons = TaughtLessons(config(), line, network, lambda: "run", lambda kind, values: None)
         rows = FIRST * 3
         one_pass = [id(row) for step in range(-(-rows // 8)) for row in lessons.batch(step)]
         assert len(one_pass) == rows == len(set(one_pass))

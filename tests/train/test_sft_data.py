@@ -16,6 +16,13 @@ def line(*moves: str, **changes) -> dict:
     return {"messages": [*messages, {"role": "assistant", "content": None, "tool_calls": [call]}], **changes}
 
 
+def said(index: int, **changes) -> dict:
+    """A good line, one message of which has other fields."""
+    good = line("right")
+    good["messages"][index] |= changes
+    return good
+
+
 @pytest.fixture
 def read(tmp_path, network):
     def run(*lines):
@@ -48,7 +55,28 @@ def test_a_prompt_form_that_is_the_tasks_own_is_accepted(read, network):
     [
         ("{", "line 2: not JSON"),
         ("[]", "line 2: an object was expected, got list"),
-        ({"messages": "hello"}, "line 2: messages: a list"),
+        ({"messages": "hello"}, "line 2: messages: Input should be a valid list"),
+        ({"messages": []}, "line 2: messages: .* at least 1"),
+        ({}, "line 2: messages: Field required"),
+        (line("right", tools=3), "line 2: tools: Input should be a valid list"),
+        (line("right", tools=[3]), r"line 2: tools\.0: Input should be a valid dict"),
+        (said(0, role=3), r"line 2: messages\.0\.role: Input should be 'system'"),
+        (said(1, content=5), r"line 2: messages\.1\.content\.str: Input should be a valid string"),
+        (said(1, content=None), r"line 2: messages\.1: content: a message of role user needs some"),
+        (said(1, content=[{"type": "image_url"}]), r"line 2: messages\.1\.content\."),
+        (said(2, content=5), r"line 2: messages\.2\.content\.str: Input should be a valid string"),
+        (
+            said(2, content=[{"type": "text", "text": "a"}]),
+            r"line 2: messages\.2: content: an answer's must be one text",
+        ),
+        (said(2, tool_calls="walk"), r"line 2: messages\.2\.tool_calls: Input should be a valid list"),
+        (said(2, tool_calls=[1]), r"line 2: messages\.2\.tool_calls\.0: "),
+        (said(2, tool_calls=[{"id": "c"}]), r"line 2: messages\.2\.tool_calls\.0\.function: Field required"),
+        (
+            said(2, tool_calls=[{"function": {"name": "walk", "arguments": 3}}]),
+            r"line 2: messages\.2\.tool_calls\.0\.function\.arguments\.str: Input should be a valid string",
+        ),
+        (said(2, tool_calls=None), r"line 2: messages: the answer is not a legal one \(no_walk"),
         (
             {"messages": [{"role": "user", "content": "place"}]},
             "line 2: messages: the last one must be",
@@ -57,7 +85,7 @@ def test_a_prompt_form_that_is_the_tasks_own_is_accepted(read, network):
             line("right", metadata={"prompt_hash": "f" * 16}),
             "line 2: metadata.prompt_hash: the prompt was made by f",
         ),
-        (line("right", metadata=[1]), "line 2: metadata: an object"),
+        (line("right", metadata=[1]), "line 2: metadata: Input should be a valid dict"),
         (line("fly"), r"line 2: messages: the answer is not a legal one \(no_walk"),
         ({"messages": [{"role": "assistant", "content": "hi"}]}, "line 2: a decision's messages hold no user message"),
     ],

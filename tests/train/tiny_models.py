@@ -87,10 +87,11 @@ def make_model(shape: str, vocabulary: int, **changes: Any) -> torch.nn.Module:
     common: dict[str, Any] = {"vocab_size": vocabulary, "initializer_range": 0.2, "eos_token_id": None}
     common |= {"bos_token_id": None, "pad_token_id": None}
     if shape == "gpt2":
-        config: Any = GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=1024, **(common | changes))
+        sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 1024}
+        config: Any = GPT2Config(**(sizes | common | changes))
         kind: Any = GPT2LMHeadModel
     else:
-        sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
         sizes |= {"num_key_value_heads": 1, "intermediate_size": 48, "max_position_embeddings": 1024, "head_dim": 16}
         config = (Qwen3Config if shape == "qwen3" else LlamaConfig)(**(sizes | common | changes))
         kind = Qwen3ForCausalLM if shape == "qwen3" else LlamaForCausalLM
