@@ -39,6 +39,11 @@ MAY_CHANGE = frozenset(
         "training.note",
         "rollout.concurrency",
         "rollout.seeds.stop",
+        "sampler.api_key_env",
+        "sampler.base_url",
+        "sampler.handover",
+        "sampler.handover_timeout_s",
+        "sampler.timeout_s",
         "eval.every",
     }
 )
@@ -85,7 +90,24 @@ def check_config(config: Config) -> None:
             field="eval.seeds",
         )
     _check_allowed(config)
+    _check_sampler(config)
     check_tracking(config.tracking)
+
+
+def _check_sampler(config: Config) -> None:
+    """Refuse a server for a network that only this process can sample, and what only a server can do."""
+    sampler = config.sampler
+    if sampler.kind == "vllm" and not config.model.path:
+        raise ConfigError(
+            'sampler.kind = "vllm" needs model.path: the embedded policy made from scratch is sampled in this process',
+            field="sampler.kind",
+        )
+    if sampler.kind == "embedded" and sampler.max_staleness:
+        raise ConfigError(
+            f'sampler.max_staleness = {sampler.max_staleness} needs sampler.kind = "vllm": the embedded sampler plays '
+            "with the weights that are being learned",
+            field="sampler.max_staleness",
+        )
 
 
 def _check_allowed(config: Config) -> None:
