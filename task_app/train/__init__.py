@@ -17,6 +17,8 @@ guards.py      what a run watches for  layers.py     rewards taken apart, who is
 behaviour.py   how varied actions are  heartbeat.py  a run's sign of life
 tracker.py     wandb, trackio          ledger.py     runs/ledger.jsonl
 journal.py     these three for a run   codehash.py   which code ran
+playing.py     an update's episodes, now or ahead
+vllm_sampler.py   answers of a vLLM server   vllm_wire.py   how it is spoken to   vllm_handover.py   weights to it
 """
 
 import os

@@ -75,6 +75,9 @@ class AnswerSampler(Protocol):
         process samples and fails."""
         ...
 
+    def close(self) -> None:
+        """Give back what is held outside this process; nothing is sampled afterwards."""
+
 
 class Conversation:
     """The prompts of running episodes. This one keeps nothing between decisions; one that repeats earlier

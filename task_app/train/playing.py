@@ -28,7 +28,8 @@ __all__ = ["Player"]
 
 
 class Player:
-    """Plays updates of one run. As a context manager it ends the thread that plays ahead: at its next decisions."""
+    """Plays updates of one run. As a context manager it ends the thread that plays ahead, at its next decisions, and
+    closes the policy."""
 
     def __init__(
         self, config: Config, spec: TaskSpec, store: TraceStore, policy: EmbeddedPolicy, beat: Callable[[], object]
@@ -46,6 +47,7 @@ class Player:
     ) -> None:
         self._stopped = True
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._policy.close()
 
     def play(self, run_id: str, update: int, clock: Clock) -> None:
         """Have the update's episodes in the store: waits for what is played ahead, else plays now.

@@ -65,6 +65,10 @@ class EmbeddedPolicy:
                 for request, prompt, answer in zip(requests, prompts, answers, strict=True)
             ]
 
+    def close(self) -> None:
+        """Close the sampler; nothing is played afterwards."""
+        self._sampler.close()
+
     def end_episode(self, episode_id: str) -> None:
         """Forget what was said in it."""
         self._conversation.end(episode_id)

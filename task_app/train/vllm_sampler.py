@@ -68,6 +68,10 @@ class VllmSampler(AnswerSampler):
         with ThreadPoolExecutor(max_workers=TOGETHER) as pool:
             return list(pool.map(self._answer, prompts, keys))
 
+    def close(self) -> None:
+        """Close the connections, those of the handover's other samplers too."""
+        self._server.close()
+
     def _answer(self, prompt: Sequence[int], key: str, most: int | None = None) -> Answer:
         expected = Expected(
             model=self._handover.model,
