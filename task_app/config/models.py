@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from task_app.config.section import Section
 from task_app.config.step_rewards import StepRewardSettings, merge_sections, resolve
-from task_app.config.training import ModelSection, SftSection, TrackingSection, TrainingSection
+from task_app.config.training import ModelSection, SamplerSection, SftSection, TrackingSection, TrainingSection
 from task_app.core.types import StepRewardFlags
 
 __all__ = [
@@ -138,7 +138,7 @@ class RolloutSection(StepRewardSettings):
     max_decisions: int = Field(default=20, ge=1, le=MAX_DECISIONS)
     """The turn limit: decisions after which an episode is truncated."""
     concurrency: int = Field(default=8, ge=1, le=1024)
-    """Episodes played at once (embedded: all of an update play together)."""
+    """Episodes played at once; the embedded policy plays all of an update together, unless a server samples it."""
     max_parse_failures: int = Field(default=0, ge=0, le=MAX_DECISIONS)
     """Unreadable answers in a row that truncate an episode; 0 is no limit."""
     infra_tries: int = Field(default=3, ge=1, le=10)
@@ -229,6 +229,7 @@ class Config(Section):
     rollout: RolloutSection = RolloutSection()
     server: ServerSection = ServerSection()
     model: ModelSection = ModelSection()
+    sampler: SamplerSection = SamplerSection()
     training: TrainingSection = TrainingSection()
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()

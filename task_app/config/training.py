@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from task_app.config.section import PATH_OR_NAME, Section
 from task_app.config.step_rewards import StepRewardSettings
@@ -18,6 +19,7 @@ __all__ = [
     "GuardsSection",
     "ModelSection",
     "ObjectiveSection",
+    "SamplerSection",
     "SftSection",
     "TeacherSection",
     "TrackingSection",
@@ -83,6 +85,37 @@ class ModelSection(Section):
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
         return self
+
+
+class SamplerSection(Section):
+    """What samples the answers training learns from: this process, or a vLLM server beside it."""
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """embedded: the trained model itself, in this process | vllm: a server, for a model with a path."""
+    base_url: str = "http://127.0.0.1:8000"
+    """vllm: the server's root address, without /v1."""
+    api_key_env: str = ""
+    """vllm: the variable that holds the server's key; empty sends none."""
+    handover: Path | None = None
+    """vllm: folder for the weights handed over, which the server sees at the same path; run_dir/handover by default."""
+    timeout_s: float = Field(default=120.0, gt=0, le=7200)
+    """vllm: seconds one answer may take, all tries together."""
+    handover_timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    """vllm: seconds the server may take to load new weights."""
+    max_mismatch: float = Field(default=0.1, gt=0, le=10)
+    """vllm: largest mean difference, in nats per token, between the server's log-probabilities and the trainer's."""
+    max_staleness: int = Field(default=0, ge=0, le=1)
+    """vllm: 1 plays an update's episodes while the one before is learned, so with weights one update older."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _root_of_a_server(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("an http:// or https:// address is needed, such as http://127.0.0.1:8000")
+        if parts.path.rstrip("/").endswith("/v1"):
+            raise ValueError("the server's root is needed, without /v1: weights are handed over outside of it")
+        return url
 
 
 class CreditSection(Section):

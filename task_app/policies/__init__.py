@@ -3,6 +3,7 @@
 scripted.py  players of the task app: random, expert
 replay.py    the actions of stored episodes, played again
 chat.py      any OpenAI-compatible endpoint
+endpoint.py  asking one over HTTP: deadlines, retries, errors
 """
 
 from task_app.policies.chat import ChatPolicy, ChatSettings

@@ -7,30 +7,21 @@ model says is passed on as it is; judging it is the task app's `parse`.
 from __future__ import annotations
 
 import json
-import logging
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import stamina
 
-from task_app.core.errors import ConfigError, PolicyError
+from task_app.core.errors import ConfigError
 from task_app.core.types import AssistantMessage, Completion, DecisionRequest, ToolCall
+from task_app.policies.endpoint import Endpoint, Fault, read_json
 
 __all__ = ["ChatPolicy", "ChatSettings", "completions_url", "provider_key", "same_origin"]
 
 KEY_OF_HOST: Mapping[str, str] = {"api.openai.com": "OPENAI_API_KEY", "api.groq.com": "GROQ_API_KEY"}
 """The variable that holds a provider's key, by host."""
-
-MAX_ANSWER_BYTES = 8_000_000
-_RETRIED = frozenset({408, 409, 425, 429})
-_WHY = {401: "it refused the key", 403: "it refused the key", 404: "it knows no such address or model"}
-
-# Retries are announced where logging is set up, and not on a bare terminal.
-logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +39,6 @@ class ChatSettings:
     tries: int = 3
 
 
-class _Fault(Exception):
-    """A fault worth another try, after `wait_s` where the endpoint asked for a pause."""
-
-    def __init__(self, message: str, wait_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
-
-
 class ChatPolicy:
     """Asks `settings.model` for each decision. Safe to call from many threads; close it when done."""
 
@@ -67,6 +50,13 @@ class ChatPolicy:
         self._settings = settings
         self._url = completions_url(settings.inference_url)
         self._client = client or httpx.Client(follow_redirects=False)
+        self._endpoint = Endpoint(
+            self._client,
+            f"model endpoint {self._url.host}",
+            api_key=settings.api_key,
+            timeout_s=settings.timeout_s,
+            tries=settings.tries,
+        )
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -83,25 +73,11 @@ class ChatPolicy:
         settings, start = self._settings, time.monotonic()
         left_s = settings.deadline_s if request.time_left_s is None else request.time_left_s
         deadline = start + min(settings.deadline_s, left_s)
-        tries = 0
 
-        def wait_before_next(error: Exception) -> float | bool:
-            """Seconds to wait, growing with each try; False when another is not worth it or comes too late."""
-            if not isinstance(error, _Fault):
-                return False
-            wait_s = max(error.wait_s, 0.1 * 2**tries * random.uniform(0.5, 1.0))
-            return wait_s if time.monotonic() + wait_s < deadline else False
+        def read(answer: bytes) -> Completion:
+            return self._completion(read_json(answer), time.monotonic() - start)
 
-        try:
-            for attempt in stamina.retry_context(on=wait_before_next, attempts=settings.tries, timeout=None):
-                tries += 1
-                with attempt:
-                    answer = self._post(self._body(request), deadline)
-                    return self._completion(answer, time.monotonic() - start)
-        except _Fault as error:
-            times = "once" if tries == 1 else f"{tries} times"
-            raise PolicyError(f"model endpoint {self._url.host}: {error} (tried {times})", retryable=False) from error
-        raise AssertionError("stamina makes at least one attempt")
+        return self._endpoint.ask("POST", self._url, self._body(request), read, deadline=deadline)
 
     def _body(self, request: DecisionRequest) -> dict[str, Any]:
         settings = self._settings
@@ -117,41 +93,6 @@ class ChatPolicy:
             body |= {"tools": list(request.tools), "tool_choice": "required"}
         return body
 
-    def _post(self, body: dict[str, Any], deadline: float) -> Any:
-        """The endpoint's answer as JSON values, whole within `timeout_s` and before the deadline."""
-        key = self._settings.api_key
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        timeout_s = max(0.001, min(self._settings.timeout_s, deadline - time.monotonic()))
-        end = time.monotonic() + timeout_s
-        late = f"no whole answer within {timeout_s:.3g} s"
-        try:
-            with self._client.stream("POST", self._url, json=body, headers=headers, timeout=timeout_s) as response:
-                self._check_status(response)
-                answer = bytearray()
-                for part in response.iter_bytes():
-                    answer += part
-                    if time.monotonic() > end:
-                        raise _Fault(late)
-                    if len(answer) > MAX_ANSWER_BYTES:
-                        raise _Fault(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return json.loads(answer)
-        except httpx.TimeoutException as error:
-            raise _Fault(late) from error
-        except httpx.ConnectError as error:
-            raise _Fault("it cannot be reached") from error
-        except httpx.HTTPError as error:
-            raise _Fault(f"the connection broke ({type(error).__name__})") from error
-        except (ValueError, RecursionError) as error:
-            raise _Fault("the answer is not JSON") from error
-
-    def _check_status(self, response: httpx.Response) -> None:
-        status = response.status_code
-        if status >= 500 or status in _RETRIED:
-            raise _Fault(f"HTTP {status}", _seconds(response.headers.get("retry-after", "")))
-        if status != 200:
-            why = _WHY.get(status, "it refused the request")
-            raise PolicyError(f"model endpoint {self._url.host}: HTTP {status}, {why}", retryable=False)
-
     def _completion(self, answer: Any, latency_s: float) -> Completion:
         try:
             choice, usage = answer["choices"][0], answer.get("usage") or {}
@@ -164,7 +105,7 @@ class ChatPolicy:
                 latency_s=latency_s,
             )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise _Fault("the answer is no chat completion") from error
+            raise Fault("the answer is no chat completion") from error
 
 
 def completions_url(base: str) -> httpx.URL:
@@ -191,22 +132,27 @@ def same_origin(first: str, second: str) -> bool:
     )
 
 
-def provider_key(inference_url: str, api_key_env: str, environ: Mapping[str, str], *, own_key_env: str) -> str:
+def provider_key(
+    inference_url: str,
+    api_key_env: str,
+    environ: Mapping[str, str],
+    *,
+    own_key_env: str,
+    field: str = "policy.api_key_env",
+) -> str:
     """The key for an endpoint: from the named variable, else by the provider's host over https, else none.
 
-    Raises ConfigError when the named variable is unset or no key, or when it is the app's own key.
+    Raises ConfigError about `field` when the named variable is unset or no key, or when it is the app's own key.
     """
     url = _url(inference_url)
     variable = api_key_env or (KEY_OF_HOST.get(url.host, "") if url.scheme == "https" else "")
     key = environ.get(variable, "").strip()
     if variable and (variable == own_key_env or (key and key == environ.get(own_key_env, "").strip())):
-        raise ConfigError(
-            f"{variable} holds the task app's own key, which is never sent out", field="policy.api_key_env"
-        )
+        raise ConfigError(f"{variable} holds the task app's own key, which is never sent out", field=field)
     if api_key_env and not key:
-        raise ConfigError(f"variable {api_key_env} is not set", field="policy.api_key_env")
+        raise ConfigError(f"variable {api_key_env} is not set", field=field)
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"variable {variable} holds something that is no key", field="policy.api_key_env")
+        raise ConfigError(f"variable {variable} holds something that is no key", field=field)
     return key
 
 
@@ -243,8 +189,3 @@ def _text(value: Any) -> str | None:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _seconds(retry_after: str) -> float:
-    """The pause a `Retry-After` header asks for; 0 where it names a date or nothing."""
-    return float(retry_after) if retry_after.isdecimal() else 0.0

@@ -20,6 +20,8 @@ journal.py     these three for a run   codehash.py   which code ran
 weights.py     what is trained         shards.py     it in FSDP2 shards, under `torchrun`
 ranks.py       leader and followers    follower.py   what the other processes do
 spread_sampler.py  sampling by all     sft_learner.py   one supervised step
+playing.py     an update's episodes, now or ahead
+vllm_sampler.py   answers of a vLLM server   vllm_wire.py   how it is spoken to   vllm_handover.py   weights to it
 """
 
 import os

@@ -91,6 +91,11 @@ class ChatNetwork(Network):
         config: Any = causal(self.model).config
         return int(getattr(config, "max_position_embeddings", 0) or 10**9)
 
+    @property
+    def vocabulary(self) -> int:
+        """Token ids its weights know: 0 to one less."""
+        return int(causal(self.model).get_input_embeddings().weight.shape[0])  # type: ignore[union-attr,arg-type]
+
     def hidden(self, model: nn.Module, rows: Sequence[Row]) -> Tensor:
         self._check_length(rows)
         flash = self.settings.attention == "flash_attention_2"
@@ -193,7 +198,7 @@ def build_chat_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Cha
 @torch.no_grad()
 def check_network(network: ChatNetwork) -> None:
     """Refuse a model whose rows, order or logits are not what training computes. Raises TrainError naming it."""
-    vocabulary = int(causal(network.model).get_input_embeddings().weight.shape[0])  # type: ignore[union-attr,arg-type]
+    vocabulary = network.vocabulary
     # The second and third row together are as long as the first, so that they share a sequence.
     sizes = ((3, 11), (5, 6), (8, 5))
     first, second, third = ([(7 * index + start) % vocabulary for index in range(size)] for start, size in sizes)

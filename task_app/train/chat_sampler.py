@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from task_app.core.errors import TrainError
 from task_app.train.chat_model import cache_argument, causal, decoder
-from task_app.train.network import autocast, memory_guard
+from task_app.train.network import AnswerSampler, autocast, memory_guard
 from task_app.train.sampler import Answer, check_sampling, noise
 from task_app.train.score import masked_log_softmax
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatSampler"]
 
 
-class ChatSampler:
+class ChatSampler(AnswerSampler):
     """Samples from one network at one temperature."""
 
     def __init__(self, network: ChatNetwork, temperature: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
@@ -91,6 +92,7 @@ def batch_facts(batch: Batch, episodes: Sequence[Episode]) -> dict[str, Any]:
         "outcome/mean": _mean([episode.outcome or 0.0 for episode in members]),
         "length/scored": _mean([len(episode.decisions) for episode in episodes if episode.rewarded]),
         "length/failed": _mean([len(episode.decisions) for episode in failed]),
+        "sampler/staleness": _staleness(members),
         "failures/episodes": len(failed),
         "failures/groups": dict(batch.dropped),
         "parse_failures": parsed.count(False),
@@ -133,6 +135,16 @@ def peak_rss_mb() -> float:
     """The most memory this process ever held, in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _staleness(members: Sequence[Episode]) -> int | None:
+    """How many updates older the oldest weights that played are than those being updated."""
+    ages = [
+        episode.update - 1 - int(made[1])
+        for episode in members
+        if episode.update is not None and (made := re.fullmatch(r"u(\d+)", episode.policy_version))
+    ]
+    return max(ages, default=None)
 
 
 def _share(hits: Sequence[bool]) -> float | None:

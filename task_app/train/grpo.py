@@ -21,7 +21,6 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.credit import RunningBaseline
-from task_app.rollout import plan_groups, play
 from task_app.store import TraceStore
 from task_app.train.bad_batch import dump_batch
 from task_app.train.checkpoint import (
@@ -46,19 +45,17 @@ from task_app.train.facts import (
 from task_app.train.guards import Finding, Guards, Verdict
 from task_app.train.heartbeat import beating
 from task_app.train.journal import Journal
-from task_app.train.load import build_network
+from task_app.train.load import build_network, make_samplers
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
-from task_app.train.network import Network
 from task_app.train.optimizer import NotFiniteError
 from task_app.train.plan import changed_values, check_config, config_json, update_seeds, warnings
+from task_app.train.playing import Player
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.ranks import current, leading
 from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sampler import check_sampling
-from task_app.train.spread_sampler import sampler_of
 from task_app.train.update import Updater, stored_episodes
-from task_app.wiring import make_limits
 
 __all__ = ["Progress", "TrainingResult", "run_training"]
 
@@ -110,7 +107,7 @@ def _train(config: Config, spec: TaskSpec, store: TraceStore, progress: Progress
     run = _Run(config, spec, store, progress)
     with run_lock(config.training.run_dir):
         _check_resumable(config)  # again, since another process may have trained here until now
-        with run.journal.watching():
+        with run.journal.watching(), run.player:
             run.begin()
             while run.update < config.training.updates and run.collapse is None:
                 run.advance()
@@ -132,25 +129,23 @@ def _check_resumable(config: Config) -> None:
         )
 
 
-def _policy(network: Network, temperature: float) -> EmbeddedPolicy:
-    return EmbeddedPolicy(network, temperature=temperature, sampler=sampler_of(network, temperature))
-
-
 class _Run:
     """One run's state between updates."""
 
     def __init__(self, config: Config, spec: TaskSpec, store: TraceStore, progress: Progress | None) -> None:
         self._config, self._spec, self._store, self._progress = config, spec, store, progress
-        self._flags = config.step_rewards
         self._network = build_network(spec, config.model, config.seed)
         temperature = config.policy.temperature
         initialise(self._network, config.training.init_from)
         with current().together("begin", "rl", config, spec):
             self._updater = Updater(config, spec, self._network)
-        self._policy = _policy(self._network, temperature)
-        self._held_out_policy = _policy(self._network, config.eval.temperature)
+        sampler = make_samplers(config, self._network)
+        self._policy = EmbeddedPolicy(self._network, temperature=temperature, sampler=sampler(temperature))
+        held_out = config.eval.temperature
+        self._held_out_policy = EmbeddedPolicy(self._network, temperature=held_out, sampler=sampler(held_out))
         self._metrics = MetricsLog(config.training.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "rl", config.training.run_dir)
+        self.player = Player(config, spec, store, self._policy, self.journal.beat)
         self._guards = Guards(config.training.guards)
         self.collapse: Finding | None = None
         self._run_id = f"train-{uuid.uuid4().hex[:12]}"
@@ -165,7 +160,6 @@ class _Run:
             state = restore(found, self._network, self._updater.learner.weights)
             self.update, self._run_id = state.update, state.run_id
             self._updater.baseline = RunningBaseline.from_dict(state.baseline)
-            self._policy.set_updates(self.update)
             self._store.supersede(self._run_id, self.update + 1)
             self._metrics.cut_after(self.update)
             updates = [line for line in self._metrics.lines() if line["kind"] == "update"]
@@ -186,11 +180,13 @@ class _Run:
         self._store.write_run(self._run_id, "train", settings)
         if found is None:
             self._save()
+        self._policy.set_updates(self.update)
         self._evaluate_once()
 
     def finish(self) -> TrainingResult:
         """The last evaluation, unless it was made already, and the result."""
         self._evaluate_once()
+        self._store.supersede(self._run_id, self.update + 1)  # what was played ahead of a run that collapsed
         why = self.collapse.text if self.collapse else ""
         self.journal.finish("collapsed" if self.collapse else "done", why=why)
         evaluations = self._evaluations()
@@ -213,15 +209,17 @@ class _Run:
         """One update: play, read back, credit, learn, record."""
         update, training = self.update + 1, self._config.training
         clock = Clock()
-        sampled_before = self._policy.sampling_s
-        self._play(update, clock)
+        self.journal.phase("playing")
+        self.player.play(self._run_id, update, clock)
+        self.player.begin(self._run_id, update + 1)
         with clock.measure("store"):
             episodes = stored_episodes(self._store, self._config, self._run_id, update)
         batch = self._collect(update, episodes)
         learned = self._learn(update, batch, clock)
+        self.player.wait()
         self.update = update
         self._policy.set_updates(update)
-        seconds = clock.seconds | seconds_by_part(episodes) | {"sampling": self._policy.sampling_s - sampled_before}
+        seconds = clock.seconds | seconds_by_part(episodes)
         worlds = update_seeds(self._config, update)
         actions = behaviour_facts(batch, len(self._spec.app.action_names), training.guards.top_actions)
         facts = {**batch_facts(batch, episodes), **actions, **learned}
@@ -245,23 +243,6 @@ class _Run:
         for finding in verdict.new:
             _log.warning("update %d: %s", self.update, finding.text)
         self.collapse = verdict.stop
-
-    def _play(self, update: int, clock: Clock) -> None:
-        self.journal.phase("playing")
-        plans = plan_groups(
-            update_seeds(self._config, update),
-            self._config.rollout.group_size,
-            run_id=self._run_id,
-            noise_seed=self._config.seed,
-            update=update,
-        )
-
-        def sink(episode: Episode) -> None:
-            with clock.measure("store"):
-                self._store.write_episode(episode)
-
-        policy = beating(self._policy, self.journal.beat)
-        play(plans, self._spec, policy, make_limits(self._config), self._flags, sink)
 
     def _collect(self, update: int, episodes: list[Episode]) -> Batch:
         batch = self._updater.collect(update, episodes)

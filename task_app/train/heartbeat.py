@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,9 +41,17 @@ class Heartbeat:
         self._pid = os.getpid() if pid is None else pid
         self._told: tuple[int, Phase, RunStatus] | None = None
         self._at, self._failed = 0.0, False
+        self._lock = threading.Lock()
 
     def beat(self, update: int, phase: Phase, status: RunStatus = "running") -> bool:
-        """Tell that the run moved; whether the file was written. A disk that refuses is warned of once."""
+        """Tell that the run moved; whether the file was written. A disk that refuses is warned of once.
+
+        Safe to call from many threads.
+        """
+        with self._lock:
+            return self._beat(update, phase, status)
+
+    def _beat(self, update: int, phase: Phase, status: RunStatus) -> bool:
         now = self._clock()
         told: tuple[int, Phase, RunStatus] = (update, phase, status)
         if told == self._told and 0 <= now - self._at < self._every_s:

@@ -75,6 +75,12 @@ def check_lessons(config: Config, spec: TaskSpec) -> None:
                 "data, and is judged by what the policy scores in each round; leave one out",
                 field=f"sft.{name}",
             )
+    if config.sampler.kind != "embedded":
+        raise ConfigError(
+            f'sampler.kind = "{config.sampler.kind}" cannot be used with a teacher: the policy plays its rounds in this '
+            'process; use "embedded"',
+            field="sampler.kind",
+        )
     needed, seeds = teacher.episodes + teacher.rounds * teacher.round_episodes, config.rollout.seeds
     if needed > len(seeds):
         raise ConfigError(
@@ -86,7 +92,8 @@ def check_lessons(config: Config, spec: TaskSpec) -> None:
 
 
 def make_lessons(config: Config, spec: TaskSpec, network: Network, run_id: Callable[[], str], note: Note) -> Lessons:
-    """The lessons `[sft]` asks for; `run_id` tells the run's id once it is known. Raises ConfigError or TrainError for a dataset that cannot be used."""
+    """The lessons `[sft]` asks for; `run_id` tells the run's id once it is known. Raises ConfigError or TrainError for
+    a dataset that cannot be used."""
     if config.sft.teacher.name:
         return TaughtLessons(config, spec, network, run_id, note)
     assert config.sft.dataset is not None

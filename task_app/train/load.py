@@ -1,13 +1,20 @@
-"""The one place that decides from `[model]` which network is built: a model by its path, or the embedded one."""
+"""The one place that decides from the settings which network is built, a model by its path or the embedded one, and
+what samples it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
+
+from task_app.config.models import Config
 from task_app.config.training import ModelSection
 from task_app.core.task import TaskSpec
+from task_app.policies.chat import provider_key
 from task_app.train import embedded
-from task_app.train.network import Network
+from task_app.train.network import AnswerSampler, Network
+from task_app.train.spread_sampler import sampler_of
 
-__all__ = ["build_network"]
+__all__ = ["build_network", "make_samplers"]
 
 
 def build_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Network:
@@ -21,3 +28,28 @@ def build_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Network:
     from task_app.train.chat_network import build_chat_network
 
     return build_chat_network(spec, settings, seed)
+
+
+def make_samplers(
+    config: Config, network: Network, environ: Mapping[str, str] = os.environ
+) -> Callable[[float], AnswerSampler]:
+    """What samples `network` as `[sampler]` says: temperature → sampler. Those of a server share its weights.
+
+    Raises ConfigError when the server's key is not there. Nothing is asked of a server yet.
+    """
+    settings = config.sampler
+    if settings.kind == "embedded":
+        return lambda temperature: sampler_of(network, temperature)
+    from task_app.train.chat_network import ChatNetwork
+    from task_app.train.vllm_handover import Handover
+    from task_app.train.vllm_sampler import VllmSampler
+    from task_app.train.vllm_wire import VllmServer
+
+    assert isinstance(network, ChatNetwork)  # `plan.check_config` refuses others
+    key = ""
+    if settings.api_key_env:
+        own, field = config.server.api_key_env, "sampler.api_key_env"
+        key = provider_key(settings.base_url, settings.api_key_env, environ, own_key_env=own, field=field)
+    server = VllmServer(settings, api_key=key, connections=config.rollout.concurrency)
+    handover = Handover(network, server, settings.handover or config.training.run_dir / "handover")
+    return lambda temperature: VllmSampler(network, temperature, settings, server, handover)

@@ -57,11 +57,26 @@ class PromptRenderer(Protocol):
 
 
 class AnswerSampler(Protocol):
-    """Samples answers whose ids and log-probabilities are the trainer's own."""
+    """Samples answers whose ids and log-probabilities are the trainer's own.
+
+    batched  whether prompts are best given all together; else each by itself, from many threads
+    """
+
+    batched: bool = True
+
+    def take_weights(self, version: str) -> None:
+        """The network has the weights called `version` from now on; nothing to do where it is sampled itself.
+
+        Raises TrainError when whatever samples cannot have them.
+        """
 
     def sample(self, prompts: Sequence[Sequence[int]], keys: Sequence[str]) -> list[Answer]:
-        """One answer per prompt, drawn with the noise its key names. Raises TrainError."""
+        """One answer per prompt, drawn with the noise its key names. Raises TrainError, or PolicyError where another
+        process samples and fails."""
         ...
+
+    def close(self) -> None:
+        """Give back what is held outside this process; nothing is sampled afterwards."""
 
 
 class Conversation:

@@ -41,6 +41,11 @@ MAY_CHANGE = frozenset(
         "training.note",
         "rollout.concurrency",
         "rollout.seeds.stop",
+        "sampler.api_key_env",
+        "sampler.base_url",
+        "sampler.handover",
+        "sampler.handover_timeout_s",
+        "sampler.timeout_s",
         "eval.every",
     }
 )
@@ -83,6 +88,7 @@ def check_config(config: Config) -> None:
         )
     check_held_out(config)
     _check_allowed(config)
+    _check_sampler(config)
     check_tracking(config.tracking)
 
 
@@ -93,6 +99,22 @@ def check_held_out(config: Config) -> None:
         raise ConfigError(
             f"rollout.seeds {seeds} and eval.seeds {held_out} overlap: worlds trained on cannot be held out",
             field="eval.seeds",
+        )
+
+
+def _check_sampler(config: Config) -> None:
+    """Refuse a server for a network that only this process can sample, and what only a server can do."""
+    sampler = config.sampler
+    if sampler.kind == "vllm" and not config.model.path:
+        raise ConfigError(
+            'sampler.kind = "vllm" needs model.path: the embedded policy made from scratch is sampled in this process',
+            field="sampler.kind",
+        )
+    if sampler.kind == "embedded" and sampler.max_staleness:
+        raise ConfigError(
+            f'sampler.max_staleness = {sampler.max_staleness} needs sampler.kind = "vllm": the embedded sampler plays '
+            "with the weights that are being learned",
+            field="sampler.max_staleness",
         )
 
 

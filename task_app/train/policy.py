@@ -1,12 +1,13 @@
-"""The embedded policy: a network of this process that plays through the ordinary `Policy` protocol.
+"""The embedded policy: the network being trained, which plays through the ordinary `Policy` protocol.
 
-Token ids and log-probabilities are born here and travel with each completion; nothing downstream
+Token ids and log-probabilities are born with its sampler and travel with each completion; nothing downstream
 ever encodes text again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Sequence
 
@@ -20,51 +21,53 @@ __all__ = ["EmbeddedPolicy"]
 class EmbeddedPolicy:
     """Plays a network. `version` is `u<updates>`; the trainer moves it on after each update.
 
-    sampler     what samples the network, where it is not the network's own
-    sampling_s  seconds spent in `decide` so far
+    sampling_s  seconds spent in `decide` so far, added up over threads
     """
 
     name = "embedded"
-    batched = True
 
     def __init__(
-        self,
-        network: Network,
-        *,
-        temperature: float = 1.0,
-        updates: int = 0,
-        sampler: AnswerSampler | None = None,
+        self, network: Network, *, temperature: float = 1.0, updates: int = 0, sampler: AnswerSampler | None = None
     ) -> None:
+        """`sampler` is the network's own unless another is given, whose temperature must be the same."""
         self._network = network
         self._temperature = temperature
         self._sampler = sampler or network.sampler(temperature)
         self._conversation = network.conversation()
-        self.version = ""
+        self._lock = threading.Lock()
+        self.batched = self._sampler.batched
+        self.version = f"u{updates}"
         self.sampling_s = 0.0
-        self.set_updates(updates)
 
     def set_updates(self, updates: int) -> None:
-        """Name the weights by how many updates made them."""
+        """Name the weights by how many updates made them, once whatever samples has them. Raises TrainError."""
+        self._sampler.take_weights(f"u{updates}")
         self.version = f"u{updates}"
 
     def decide(self, requests: Sequence[DecisionRequest]) -> list[Completion]:
         """One completion per request, all sampled together; each is charged an equal share of the time.
 
         Raises TrainError for a prompt that cannot be read or does not fit, ContextOverflow for episodes whose
-        history has outgrown the prompt.
+        history has outgrown the prompt, PolicyError when another process samples and fails.
         """
         start = time.perf_counter()
-        prompts = self._conversation.prompts(requests)
+        with self._lock:  # templates and tokenizers are not made for several threads
+            prompts = self._conversation.prompts(requests)
         answers = self._sampler.sample(prompts, [request.noise_key for request in requests])
-        for request, answer in zip(requests, answers, strict=True):
-            self._conversation.answered(request, answer.ids)
         seconds = time.perf_counter() - start
-        self.sampling_s += seconds
-        share = seconds / max(1, len(requests))
-        return [
-            self._completion(request, prompt, answer, share)
-            for request, prompt, answer in zip(requests, prompts, answers, strict=True)
-        ]
+        with self._lock:
+            for request, answer in zip(requests, answers, strict=True):
+                self._conversation.answered(request, answer.ids)
+            self.sampling_s += seconds
+            share = seconds / max(1, len(requests))
+            return [
+                self._completion(request, prompt, answer, share)
+                for request, prompt, answer in zip(requests, prompts, answers, strict=True)
+            ]
+
+    def close(self) -> None:
+        """Close the sampler; nothing is played afterwards."""
+        self._sampler.close()
 
     def end_episode(self, episode_id: str) -> None:
         """Forget what was said in it."""

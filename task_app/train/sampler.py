@@ -21,7 +21,7 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.train.decoder import KeyValues, encode, step
 from task_app.train.masks import GrammarTable
 from task_app.train.model import Qwen3ForCausalLM
-from task_app.train.network import autocast
+from task_app.train.network import AnswerSampler, autocast
 from task_app.train.score import masked_log_softmax
 
 __all__ = ["Answer", "Sampler", "check_sampling", "noise"]
@@ -64,7 +64,7 @@ def noise(key: str, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=digest)).random(count)
 
 
-class Sampler:
+class Sampler(AnswerSampler):
     """Samples from one network under one grammar at one temperature."""
 
     def __init__(

@@ -25,7 +25,7 @@ def sampler_of(network: Network, temperature: float) -> AnswerSampler:
     return own if current().alone else _SpreadSampler(own, temperature)
 
 
-class _SpreadSampler:
+class _SpreadSampler(AnswerSampler):
     """Asks every process; the answers are those of `own`."""
 
     def __init__(self, own: AnswerSampler, temperature: float) -> None:

@@ -14,7 +14,8 @@ import pytest
 from task_app.core.errors import ConfigError, PolicyError
 from task_app.core.types import AssistantMessage, Completion, DecisionRequest, ToolCall
 from task_app.policies import ChatPolicy, ChatSettings
-from task_app.policies.chat import MAX_ANSWER_BYTES, completions_url, provider_key, same_origin
+from task_app.policies.chat import completions_url, provider_key, same_origin
+from task_app.policies.endpoint import MAX_ANSWER_BYTES
 
 TOOLS = ({"type": "function", "function": {"name": "interact_many", "parameters": {"type": "object"}}},)
 MESSAGES = ({"role": "system", "content": "rules"}, {"role": "user", "content": "state"})

@@ -214,6 +214,7 @@ def _kill(config: Config, line: TaskSpec, when: Callable[[dict[str, Any]], bool]
         ({"sft__validation": "v.jsonl"}, "sft.validation", "v.jsonl and the teacher 'walker' cannot both be used"),
         ({"rollout__seeds": "3:16"}, "rollout.seeds", 'holds 13 worlds, but the teacher\'s rounds play 14; .*"3:17"'),
         ({"rollout__seeds": "999990:1000100"}, "eval.seeds", "overlap"),
+        ({"sampler__kind": "vllm"}, "sampler.kind", 'kind = "vllm" cannot be used with a teacher'),
         ({"sft__teacher__name": ""}, "sft.dataset", r"a dataset .* or a teacher \(sft.teacher.name\)"),
     ],
 )
