@@ -69,7 +69,8 @@ class Learner:
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
         Raises NotFiniteError when loss or gradient is not finite; the weights are then as before the step.
         """
-        batches = make_micro_batches(rows, self._settings.micro_batch_tokens, self._network.device)
+        network = self._network
+        batches = make_micro_batches(rows, self._settings.micro_batch_tokens, network.device, network.forward_tokens)
         tokens = sum(len(row.targets) for row in rows)
         shared = divisor(self._settings.objective, episodes=episodes, tokens=tokens)
         reference = [self._reference_logp(batch) for batch in batches]

@@ -8,7 +8,7 @@ that is trained on is kept as flat lists over chosen tokens (`_N`), so padding h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from task_app.core.errors import TrainError
 from task_app.core.types import Decision, TokenTrace
 from task_app.train.masks import GrammarTable
 
-__all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches", "merge_rate"]
+__all__ = ["MicroBatch", "Row", "RowBuilder", "make_micro_batches", "merge_rate", "padded_tokens"]
 
 FREE = -1
 """The grammar state of a token chosen without a grammar."""
@@ -154,19 +154,31 @@ def merge_rate(rows: Sequence[Row]) -> float | None:
     return 1 - len(rows) / decisions if decisions else None
 
 
-def make_micro_batches(rows: Iterable[Row], most_tokens: int, device: torch.device) -> list[MicroBatch]:
-    """Rows in micro-batches of at most `most_tokens` padded tokens, those of like length together.
+def padded_tokens(lengths: Sequence[int]) -> int:
+    """Tokens of a forward pass over rows of these lengths, each padded to the longest."""
+    return len(lengths) * max(lengths)
 
-    A longer row has a micro-batch of its own; whether it fits the model is the network's to say.
+
+def make_micro_batches(
+    rows: Iterable[Row],
+    most_tokens: int,
+    device: torch.device,
+    count: Callable[[Sequence[int]], int] = padded_tokens,
+) -> list[MicroBatch]:
+    """Rows in micro-batches of at most `most_tokens` tokens by `count`, those of like length together.
+
+    `count` says what a forward pass over rows of given lengths computes (`Network.forward_tokens`). A row longer than
+    `most_tokens` has a micro-batch of its own; whether it fits the model is the network's to say.
     """
     ordered = sorted(rows, key=lambda row: len(row.input_ids))
-    return [_micro_batch(part, device) for part in _parts(ordered, most_tokens)]
+    return [_micro_batch(part, device) for part in _parts(ordered, most_tokens, count)]
 
 
-def _parts(ordered: Sequence[Row], most_tokens: int) -> Iterator[Sequence[Row]]:
+def _parts(ordered: Sequence[Row], most_tokens: int, count: Callable[[Sequence[int]], int]) -> Iterator[Sequence[Row]]:
+    lengths = [len(row.input_ids) for row in ordered]
     start = 0
-    for index, row in enumerate(ordered):
-        if index > start and (index - start + 1) * len(row.input_ids) > most_tokens:
+    for index in range(len(ordered)):
+        if index > start and count(lengths[start : index + 1]) > most_tokens:
             yield ordered[start:index]
             start = index
     if start < len(ordered):

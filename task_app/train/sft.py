@@ -192,7 +192,8 @@ class _Run:
         """Mean loss and entropy per chosen token; with `learn`, the gradient of the loss is added up."""
         tokens = sum(len(row.targets) for row in rows)
         loss = entropy = 0.0
-        for batch in make_micro_batches(rows, self._config.training.micro_batch_tokens, self._network.device):
+        network, most = self._network, self._config.training.micro_batch_tokens
+        for batch in make_micro_batches(rows, most, network.device, network.forward_tokens):
             with memory_guard(MEMORY_ADVICE), torch.set_grad_enabled(learn):
                 scores = score(self._network, self._network.model, batch, 1.0)
                 part = -scores.logp_N.sum() / tokens
