@@ -8,6 +8,7 @@ import torch
 
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.grammar import Grammar
+from task_app.train import sampler
 from task_app.train.masks import GrammarTable
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.sampler import Sampler, _inverse_cdf, check_sampling, noise
@@ -76,6 +77,14 @@ def test_what_a_key_draws_does_not_depend_on_the_batch(network):
         for other in (alone[0], shuffled[order.index(index)]):
             assert other.ids == answer.ids
             assert other.logprobs == pytest.approx(answer.logprobs, abs=1e-5)
+
+
+def test_equal_prompts_are_read_once(network, monkeypatch):
+    seen = []
+    real = sampler.read
+    monkeypatch.setattr(sampler, "read", lambda model, rows, room: (seen.append(len(rows)), real(model, rows, room))[1])
+    sample(network, ["place 1"] * 8 + ["place 2"] * 8, [str(index) for index in range(16)])
+    assert seen == [2]
 
 
 def test_other_keys_draw_other_answers(network):
