@@ -20,7 +20,7 @@ from task_app.core.errors import TrainError
 from task_app.train.chat_model import cache_argument, causal, decoder
 from task_app.train.network import autocast, memory_guard
 from task_app.train.roomy_cache import holds_everything, roomy_cache
-from task_app.train.sampler import Answer, check_sampling, noise
+from task_app.train.sampler import Answer, check_sampling, noise_rows
 from task_app.train.score import masked_log_softmax
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ChatSampler:
 
     def _run(self, prompts: list[tuple[int, ...]], keys: list[str], answers: list[Answer]) -> None:
         most = self._network.settings.max_new_tokens
-        uniform_B_C = self._tensor(np.stack([noise(key, most) for key in keys]))
+        uniform_B_C = self._tensor(noise_rows(keys, most))
         length_B = self._tensor(np.array([len(prompt) for prompt in prompts]))
         hidden_B_H, mask_B_L, cache = self._prefill(prompts)
         rows = np.arange(len(prompts))

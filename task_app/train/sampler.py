@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from task_app.train.model import Qwen3ForCausalLM
 from task_app.train.network import autocast
 from task_app.train.score import masked_log_softmax
 
-__all__ = ["Answer", "Sampler", "check_sampling", "noise"]
+__all__ = ["Answer", "Sampler", "check_sampling", "noise", "noise_rows"]
 
 
 @dataclass(slots=True)
@@ -60,8 +61,21 @@ def check_sampling(temperature: float, top_p: float = 1.0, *, field: str = "poli
 
 def noise(key: str, count: int) -> np.ndarray:
     """`count` uniform numbers in [0, 1) that depend on the key alone."""
-    digest = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
-    return np.random.Generator(np.random.Philox(key=digest)).random(count)
+    return noise_rows([key], count)[0]
+
+
+def noise_rows(keys: Sequence[str], count: int) -> np.ndarray:
+    """The noise of many keys, (B, count)."""
+    philox = np.random.Philox(0)
+    generator = np.random.Generator(philox)
+    state: Any = philox.state
+    uniform_B_C = np.empty((len(keys), count))
+    for row, key in enumerate(keys):
+        # A generator's state is far cheaper to set than a generator is to make: that asks the system for entropy.
+        state["state"]["key"] = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], "<u8")
+        philox.state = state
+        uniform_B_C[row] = generator.random(count)
+    return uniform_B_C
 
 
 class Sampler:
@@ -85,7 +99,7 @@ class Sampler:
                 answer.add(token)
         if self._first_state == self._table.final or not prompts:
             return answers
-        uniform_B_C = np.stack([noise(key, self._table.longest) for key in keys])
+        uniform_B_C = noise_rows(keys, self._table.longest)
         with autocast(self._settings, self._device):
             self._run([(*prompt, *self._lead) for prompt in prompts], uniform_B_C, answers)
         return answers
