@@ -10,6 +10,7 @@ plan.py        refusals before work    evaluate.py   held-out worlds
 facts.py       what a line says         grpo.py      the loop: `run_training`
 report.py      the run's report         launch.py    what `task-app train` does
 load.py        which network            packing.py   rows → sequences
+row_attention.py   each packed row by itself   roomy_cache.py   keys and values that are not copied
 chat_model.py  a `transformers` model   chat_network.py   it as a `Network`, checked at the start
 chat_template.py  its chat template     chat_renderer.py  prompts, history, answers
 chat_sampler.py   free text, batched    export.py    checkpoint → Hugging Face folder

@@ -1,8 +1,9 @@
 """A causal language model of `transformers` as a `Network`: packed rows in, hidden states and logits out.
 
-Rows share a sequence and are kept apart by positions that begin again, which holds only without a cache and without a
-mask; so every model is checked before it is trained (`check_network`), and one that mixes rows, looks ahead or changes
-its logits after the output layer is refused by name.
+Rows share a sequence and are kept apart by an attention that takes them one by one or, where a model has layers of
+another kind, by positions that begin again, which holds only without a cache and without a mask; so every model is
+checked before it is trained (`check_network`), and one that mixes rows, looks ahead or changes its logits after the
+output layer is refused by name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from task_app.train.chat_sampler import ChatSampler
 from task_app.train.chat_template import ChatTemplate
 from task_app.train.model import prepare_torch
 from task_app.train.network import Network, autocast
-from task_app.train.packing import Sheet, pack, pad
+from task_app.train.packing import Sheet, pack, packed_tokens, pad
+from task_app.train.row_attention import ROW_ATTENTION, can_split, row_arguments
 from task_app.train.rows import Row
 
 __all__ = ["ChatNetwork", "build_chat_network", "check_network"]
@@ -98,12 +100,15 @@ class ChatNetwork(Network):
 
     def hidden(self, model: nn.Module, rows: Sequence[Row]) -> Tensor:
         self._check_length(rows)
-        flash = self.settings.attention == "flash_attention_2"
-        # Flash attention keeps rows apart in a single sequence alone.
-        sheet = pack(rows, one=flash) if self.settings.packing else pad(rows)
+        sheet = pack(rows, one=self._one_sequence) if self.settings.packing else pad(rows)
         with _open(model) as inner:
             decoder(inner).train(self.settings.gradient_checkpointing and torch.is_grad_enabled())
             return self._states(inner, sheet)
+
+    def forward_tokens(self, lengths: Sequence[int]) -> int:
+        if not self.settings.packing:
+            return super().forward_tokens(lengths)
+        return sum(lengths) if self._one_sequence else packed_tokens(lengths)
 
     def logits(self, model: nn.Module, hidden_N_H: Tensor) -> Tensor:
         with _open(model) as inner:
@@ -149,13 +154,21 @@ class ChatNetwork(Network):
             raise RuntimeError("it holds no adapters; to begin from whole weights, give its folder as model.path")
         load_adapters(self.model, folder)
 
+    @property
+    def _by_row(self) -> bool:
+        return causal(self.model).config._attn_implementation == ROW_ATTENTION
+
+    @property
+    def _one_sequence(self) -> bool:
+        # Flash attention, too, keeps rows apart in a single sequence alone.
+        return self._by_row or self.settings.attention == "flash_attention_2"
+
     def _states(self, inner: nn.Module, sheet: Sheet) -> Tensor:
         place = sheet.to(self.device)
+        by_row = self._by_row and place.mask_B_T is None and place.lengths
+        rows = row_arguments(place.lengths, self.device) if by_row else {"attention_mask": place.mask_B_T}
         states = decoder(inner)(
-            input_ids=place.input_B_T,
-            position_ids=place.position_B_T,
-            attention_mask=place.mask_B_T,
-            use_cache=False,
+            input_ids=place.input_B_T, position_ids=place.position_B_T, use_cache=False, **rows
         ).last_hidden_state
         return states[place.sequence_N, place.column_N]
 
@@ -172,6 +185,8 @@ def build_chat_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Cha
     """The network of `model.path`, checked. Raises ConfigError when it does not suit, TrainError by `check_network`."""
     device = prepare_torch(settings)
     model = load_causal_model(settings)
+    if can_split(model):
+        model.set_attn_implementation(ROW_ATTENTION)
     tokenizer = load_tokenizer(settings)
     tools = spec.app.tools(spec.options)
     template = ChatTemplate(

@@ -1,8 +1,9 @@
 """Sampling free text from a causal language model for many prompts at once, with noise keyed per decision.
 
-Prompts are padded on the left and read once each, however many episodes share one; then one forward per token with
-the model's own cache. Every token is drawn by its row's own uniform number from the whole distribution, so what a
-row says does not depend on who else is in the batch. Nothing is cut from the distribution and nothing is decoded.
+What all prompts begin with is read once, the rest of each prompt once, padded on the left, however many episodes share
+it; then one forward per token with keys and values kept. Every token is drawn by its row's own uniform number from the
+whole distribution, so what a row says does not depend on who else is in the batch. Nothing is cut from the distribution
+and nothing is decoded.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from transformers import DynamicCache
 from task_app.core.errors import TrainError
 from task_app.train.chat_model import cache_argument, causal, decoder
 from task_app.train.network import AnswerSampler, autocast, memory_guard
-from task_app.train.sampler import Answer, check_sampling, noise
+from task_app.train.roomy_cache import holds_everything, roomy_cache
+from task_app.train.sampler import Answer, check_sampling, noise_rows
 from task_app.train.score import masked_log_softmax
 
 if TYPE_CHECKING:
     from task_app.train.chat_network import ChatNetwork
 
 __all__ = ["ChatSampler"]
+
+LEAST_SHARED = 16
+"""Fewest leading tokens that are read apart from the rest: a forward pass of its own has a price."""
 
 
 class ChatSampler(AnswerSampler):
@@ -61,7 +66,7 @@ class ChatSampler(AnswerSampler):
 
     def _run(self, prompts: list[tuple[int, ...]], keys: list[str], answers: list[Answer]) -> None:
         most = self._network.settings.max_new_tokens
-        uniform_B_C = self._tensor(np.stack([noise(key, most) for key in keys]))
+        uniform_B_C = self._tensor(noise_rows(keys, most))
         length_B = self._tensor(np.array([len(prompt) for prompt in prompts]))
         hidden_B_H, mask_B_L, cache = self._prefill(prompts)
         rows = np.arange(len(prompts))
@@ -82,14 +87,16 @@ class ChatSampler(AnswerSampler):
         """Read every different prompt once; the last hidden state (B, H), the mask and the cache of each row."""
         different = list(dict.fromkeys(prompts))
         longest = max(len(prompt) for prompt in different)
-        input_U_T = np.zeros((len(different), longest), np.int64)
-        mask_U_T = np.zeros_like(input_U_T)
+        cache = roomy_cache(causal(self._network.model).config, longest + self._network.settings.max_new_tokens)
+        shared = self._read_shared(different, cache)
+        input_U_T = np.zeros((len(different), longest - shared), np.int64)
+        mask_U_L = np.zeros((len(different), longest), np.int64)
+        mask_U_L[:, :shared] = 1
         for index, prompt in enumerate(different):
-            input_U_T[index, longest - len(prompt) :] = prompt
-            mask_U_T[index, longest - len(prompt) :] = 1
-        position_U_T = np.maximum(mask_U_T.cumsum(1) - 1, 0)
-        mask = self._tensor(mask_U_T)
-        cache = DynamicCache(config=causal(self._network.model).config)
+            input_U_T[index, longest - len(prompt) :] = prompt[shared:]
+            mask_U_L[index, shared + longest - len(prompt) :] = 1
+        position_U_T = np.maximum(mask_U_L.cumsum(1) - 1, 0)[:, shared:]
+        mask = self._tensor(mask_U_L)
         hidden_U_H = self._forward(self._tensor(input_U_T), mask, self._tensor(position_U_T), cache)
         if len(different) == len(prompts):
             return hidden_U_H, mask, cache
@@ -97,6 +104,20 @@ class ChatSampler(AnswerSampler):
         which_B = self._tensor(np.array([number[prompt] for prompt in prompts]))
         cache.batch_select_indices(which_B)
         return hidden_U_H[which_B], mask[which_B], cache
+
+    def _read_shared(self, different: Sequence[tuple[int, ...]], cache: DynamicCache) -> int:
+        """Read what all prompts begin with and put it into the cache for each; how many tokens that were."""
+        first, last = min(different), max(different)  # in order, so what these two share all do
+        pairs = enumerate(zip(first, last, strict=False))
+        shared = next((index for index, (one, other) in pairs if one != other), len(first))
+        shared = min(shared, *(len(prompt) - 1 for prompt in different)) if len(different) > 1 else 0
+        # Padding will stand between it and the rest, which a layer that counts back from a token would count.
+        if shared < LEAST_SHARED or not holds_everything(cache):
+            return 0
+        ids = self._tensor(np.array([first[:shared]]))
+        self._forward(ids, torch.ones_like(ids), self._tensor(np.arange(shared)[None]), cache)
+        cache.batch_select_indices(self._tensor(np.zeros(len(different), np.int64)))
+        return shared
 
     def _forward(self, input_B_T: Tensor, mask_B_L: Tensor, position_B_T: Tensor, cache: DynamicCache) -> Tensor:
         """The last column's hidden states (B, H); these tokens are added to the cache."""

@@ -85,9 +85,9 @@ class Learner:
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
         Raises NotFiniteError when loss or gradient is not finite; the weights are then as before the step.
         """
-        here = current()
+        here, network, most = current(), self._network, self._settings.micro_batch_tokens
         batches = deal_micro_batches(
-            rows, self._settings.micro_batch_tokens, self._network.device, hand=here.rank, hands=here.size
+            rows, most, network.device, network.forward_tokens, hand=here.rank, hands=here.size
         )
         tokens = sum(len(row.targets) for row in rows)
         shared = divisor(self._settings.objective, episodes=episodes, tokens=tokens)

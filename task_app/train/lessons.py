@@ -77,8 +77,8 @@ def check_lessons(config: Config, spec: TaskSpec) -> None:
             )
     if config.sampler.kind != "embedded":
         raise ConfigError(
-            f'sampler.kind = "{config.sampler.kind}" cannot be used with a teacher: the policy plays its rounds in this '
-            'process; use "embedded"',
+            f'sampler.kind = "{config.sampler.kind}" cannot be used with a teacher: the policy plays its rounds in '
+            'this process; use "embedded"',
             field="sampler.kind",
         )
     needed, seeds = teacher.episodes + teacher.rounds * teacher.round_episodes, config.rollout.seeds

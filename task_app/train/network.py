@@ -21,10 +21,10 @@ from task_app.config.training import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import AssistantMessage, DecisionRequest, Message, ParseFailure
+from task_app.train.rows import Row, padded_tokens
 
 if TYPE_CHECKING:
     from task_app.train.masks import GrammarTable
-    from task_app.train.rows import Row
     from task_app.train.sampler import Answer
 
 __all__ = ["MEMORY_ADVICE", "AnswerSampler", "Conversation", "Network", "PromptRenderer", "autocast", "memory_guard"]
@@ -128,6 +128,10 @@ class Network(ABC):
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Read back the weights `save` wrote. Raises OSError, RuntimeError or SafetensorError for damaged ones."""
+
+    def forward_tokens(self, lengths: Sequence[int]) -> int:
+        """Tokens a forward pass over rows of these lengths computes, what fills them up included."""
+        return padded_tokens(lengths)
 
     def conversation(self) -> Conversation:
         """What makes the prompts of running episodes."""

@@ -1,7 +1,8 @@
 """Rows → sheets of token ids: several rows to a sequence, or one padded row each. Tensors only, no model.
 
 A packed sequence keeps its rows apart by positions that begin again at 0, and its unused end is one more such row, so
-no mask is needed. Sequences are as long as the longest row, so that attention costs no more than with padding.
+no mask is needed. Sequences are as long as the longest row, so that attention costs no more than with padding, or a
+single one holds all rows for an attention that takes them apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from task_app.train.rows import Row
 
-__all__ = ["Sheet", "pack", "pad"]
+__all__ = ["Sheet", "pack", "packed_tokens", "pad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Sheet:
     """Ids (B, T) and their positions; the mask is None where positions alone keep rows apart.
 
     sequence_N, column_N  where the hidden state that predicts each chosen token stands, row by row
+    lengths               of the rows where one sequence holds them end to end, in that order; else empty
     """
 
     input_B_T: Tensor
@@ -29,6 +31,7 @@ class Sheet:
     mask_B_T: Tensor | None
     sequence_N: Tensor
     column_N: Tensor
+    lengths: tuple[int, ...] = ()
 
     def to(self, device: torch.device) -> Sheet:
         """The sheet on a device."""
@@ -43,15 +46,28 @@ def pack(rows: Sequence[Row], *, one: bool = False) -> Sheet:
     """As few sequences of the longest row's length as first fit needs; `one` puts all rows into a single sequence."""
     lengths = [len(row.input_ids) for row in rows]
     room = sum(lengths) if one else max(lengths)
+    places, used = _first_fit(lengths, room)
+    sheet = _sheet(rows, places, used, room, masked=False)
+    return replace(sheet, lengths=tuple(sorted(lengths, reverse=True))) if one else sheet
+
+
+def packed_tokens(lengths: Sequence[int]) -> int:
+    """Tokens of the sequences `pack` makes of rows of these lengths, unused ends included."""
+    room = max(lengths)
+    return len(_first_fit(lengths, room)[1]) * room
+
+
+def _first_fit(lengths: Sequence[int], room: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Sequence and start of each row, and the tokens used of each sequence; longest rows first."""
     used: list[int] = []
     places: dict[int, tuple[int, int]] = {}
-    for index in sorted(range(len(rows)), key=lambda index: -lengths[index]):
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         sequence = next((number for number, taken in enumerate(used) if taken + lengths[index] <= room), len(used))
         if sequence == len(used):
             used.append(0)
         places[index] = (sequence, used[sequence])
         used[sequence] += lengths[index]
-    return _sheet(rows, [places[index] for index in range(len(rows))], used, room, masked=False)
+    return [places[index] for index in range(len(lengths))], used
 
 
 def pad(rows: Sequence[Row]) -> Sheet:

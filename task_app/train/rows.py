@@ -8,7 +8,7 @@ that is trained on is kept as flat lists over chosen tokens (`_N`), so padding h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,8 @@ from task_app.core.errors import TrainError
 from task_app.core.types import Decision, TokenTrace
 from task_app.train.masks import GrammarTable
 
-__all__ = ["MicroBatch", "Row", "RowBuilder", "deal_micro_batches", "make_micro_batches", "merge_rate"]
+__all__ = ["MicroBatch", "Row", "RowBuilder", "deal_micro_batches", "make_micro_batches", "merge_rate",
+           "padded_tokens"]  # fmt: skip
 
 FREE = -1
 """The grammar state of a token chosen without a grammar."""
@@ -156,17 +157,34 @@ def merge_rate(rows: Sequence[Row]) -> float | None:
     return 1 - len(rows) / decisions if decisions else None
 
 
-def make_micro_batches(rows: Iterable[Row], most_tokens: int, device: torch.device) -> list[MicroBatch]:
-    """Rows in micro-batches of at most `most_tokens` padded tokens, those of like length together.
+def padded_tokens(lengths: Sequence[int]) -> int:
+    """Tokens of a forward pass over rows of these lengths, each padded to the longest."""
+    return len(lengths) * max(lengths)
 
-    A longer row has a micro-batch of its own; whether it fits the model is the network's to say.
+
+def make_micro_batches(
+    rows: Iterable[Row],
+    most_tokens: int,
+    device: torch.device,
+    count: Callable[[Sequence[int]], int] = padded_tokens,
+) -> list[MicroBatch]:
+    """Rows in micro-batches of at most `most_tokens` tokens by `count`, those of like length together.
+
+    `count` says what a forward pass over rows of given lengths computes (`Network.forward_tokens`). A row longer than
+    `most_tokens` has a micro-batch of its own; whether it fits the model is the network's to say.
     """
     ordered = sorted(rows, key=lambda row: len(row.input_ids))
-    return [_micro_batch(part, device) for part in _parts(ordered, most_tokens)]
+    return [_micro_batch(part, device) for part in _parts(ordered, most_tokens, count)]
 
 
 def deal_micro_batches(
-    rows: Sequence[Row], most_tokens: int, device: torch.device, *, hand: int, hands: int
+    rows: Sequence[Row],
+    most_tokens: int,
+    device: torch.device,
+    count: Callable[[Sequence[int]], int] = padded_tokens,
+    *,
+    hand: int,
+    hands: int,
 ) -> list[MicroBatch]:
     """The micro-batches of one of several processes that share `rows`; of one, those of `make_micro_batches`.
 
@@ -175,10 +193,10 @@ def deal_micro_batches(
     `counts` is 0.
     """
     if hands == 1:
-        return make_micro_batches(rows, most_tokens, device)
+        return make_micro_batches(rows, most_tokens, device, count)
     dealt = _deal(rows, hands)
-    most = max(len(list(_parts(part, most_tokens))) for part in dealt)
-    batches = make_micro_batches(dealt[hand], most_tokens, device)
+    most = max(len(list(_parts(part, most_tokens, count))) for part in dealt)
+    batches = make_micro_batches(dealt[hand], most_tokens, device, count)
     if len(batches) < most:
         shortest = min(rows, key=lambda row: len(row.input_ids))
         batches += [replace(_micro_batch([shortest], device), counts=0.0)] * (most - len(batches))
@@ -196,10 +214,11 @@ def _deal(rows: Sequence[Row], hands: int) -> list[list[Row]]:
     return dealt
 
 
-def _parts(ordered: Sequence[Row], most_tokens: int) -> Iterator[Sequence[Row]]:
+def _parts(ordered: Sequence[Row], most_tokens: int, count: Callable[[Sequence[int]], int]) -> Iterator[Sequence[Row]]:
+    lengths = [len(row.input_ids) for row in ordered]
     start = 0
-    for index, row in enumerate(ordered):
-        if index > start and (index - start + 1) * len(row.input_ids) > most_tokens:
+    for index in range(len(ordered)):
+        if index > start and count(lengths[start : index + 1]) > most_tokens:
             yield ordered[start:index]
             start = index
     if start < len(ordered):

@@ -1,9 +1,9 @@
 """Sampling answers for many prompts at once, constrained to a grammar, with noise keyed per decision.
 
-One prefill over right-padded prompts, then one forward per undecided token. Forced tokens (one legal
-choice) are not sampled: they get log-probability 0 and mask 0, and cost no forward at either end of an
-answer. Each row draws from a generator of its own, seeded by its noise key, so what is sampled does
-not depend on who else is in the batch.
+Every different prompt is read once, however many episodes share it, then one forward per undecided token. Forced
+tokens (one legal choice) are not sampled: they get log-probability 0 and mask 0, and cost no forward at either end
+of an answer. Each row draws from a generator of its own, seeded by its noise key, so what is sampled does not depend
+on who else is in the batch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,13 @@ from torch import Tensor
 
 from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
-from task_app.train.decoder import KeyValues, encode, step
+from task_app.train.decoder import KeyValues, read, step
 from task_app.train.masks import GrammarTable
 from task_app.train.model import Qwen3ForCausalLM
 from task_app.train.network import AnswerSampler, autocast
 from task_app.train.score import masked_log_softmax
 
-__all__ = ["Answer", "Sampler", "check_sampling", "noise"]
+__all__ = ["Answer", "Sampler", "check_sampling", "noise", "noise_rows"]
 
 
 @dataclass(slots=True)
@@ -60,8 +61,21 @@ def check_sampling(temperature: float, top_p: float = 1.0, *, field: str = "poli
 
 def noise(key: str, count: int) -> np.ndarray:
     """`count` uniform numbers in [0, 1) that depend on the key alone."""
-    digest = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
-    return np.random.Generator(np.random.Philox(key=digest)).random(count)
+    return noise_rows([key], count)[0]
+
+
+def noise_rows(keys: Sequence[str], count: int) -> np.ndarray:
+    """The noise of many keys, (B, count)."""
+    philox = np.random.Philox(0)
+    generator = np.random.Generator(philox)
+    state: Any = philox.state
+    uniform_B_C = np.empty((len(keys), count))
+    for row, key in enumerate(keys):
+        # A generator's state is far cheaper to set than a generator is to make: that asks the system for entropy.
+        state["state"]["key"] = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], "<u8")
+        philox.state = state
+        uniform_B_C[row] = generator.random(count)
+    return uniform_B_C
 
 
 class Sampler(AnswerSampler):
@@ -85,15 +99,15 @@ class Sampler(AnswerSampler):
                 answer.add(token)
         if self._first_state == self._table.final or not prompts:
             return answers
-        uniform_B_C = np.stack([noise(key, self._table.longest) for key in keys])
+        uniform_B_C = noise_rows(keys, self._table.longest)
         with autocast(self._settings, self._device):
-            self._run([[*prompt, *self._lead] for prompt in prompts], uniform_B_C, answers)
+            self._run([(*prompt, *self._lead) for prompt in prompts], uniform_B_C, answers)
         return answers
 
-    def _run(self, rows: list[list[int]], uniform_B_C: np.ndarray, answers: list[Answer]) -> None:
+    def _run(self, rows: list[tuple[int, ...]], uniform_B_C: np.ndarray, answers: list[Answer]) -> None:
         length_B = np.array([len(row) for row in rows])
         self._check_length(int(length_B.max()))
-        cache, hidden_B_H = self._prefill(rows, length_B)
+        cache, hidden_B_H = self._read(rows)
         state_B = np.full(len(rows), self._first_state)
         for index in range(len(self._lead), self._table.longest):
             token_B = self._choose(hidden_B_H, state_B, uniform_B_C[:, index], answers)
@@ -102,17 +116,14 @@ class Sampler(AnswerSampler):
             position_B = length_B + index - len(self._lead)
             hidden_B_H = step(self._model, self._tensor(token_B), self._tensor(position_B), cache)
 
-    def _prefill(self, rows: list[list[int]], length_B: np.ndarray) -> tuple[KeyValues, Tensor]:
-        longest = int(length_B.max())
-        input_B_T = np.zeros((len(rows), longest), np.int64)
-        for index, row in enumerate(rows):
-            input_B_T[index, : len(row)] = row
-        columns = longest + self._table.longest - len(self._lead)
-        cache = KeyValues.empty(self._model, len(rows), columns, self._device)
-        cache.valid_B_L[:, :longest] = self._tensor(np.arange(longest)[None] < length_B[:, None])
-        cache.column = longest
-        hidden_B_1_H = encode(self._model, self._tensor(input_B_T), self._tensor(length_B[:, None] - 1), cache)
-        return cache, hidden_B_1_H[:, 0]
+    def _read(self, rows: list[tuple[int, ...]]) -> tuple[KeyValues, Tensor]:
+        """Keys and values, and the last hidden state (B, H), of each row; equal rows are read once."""
+        number = {row: index for index, row in enumerate(dict.fromkeys(rows))}
+        cache, hidden_U_H = read(self._model, list(number), self._table.longest - len(self._lead))
+        if len(number) == len(rows):
+            return cache, hidden_U_H
+        which_B = self._tensor(np.array([number[row] for row in rows]))
+        return cache.of_rows(which_B), hidden_U_H[which_B]
 
     def _choose(
         self, hidden_B_H: Tensor, state_B: np.ndarray, uniform_B: np.ndarray, answers: list[Answer]

@@ -43,7 +43,10 @@ class SftLearner:
     def _run(self, rows: Sequence[Row], *, learn: bool) -> tuple[float, float]:
         here, tokens = current(), sum(len(row.targets) for row in rows)
         loss = entropy = 0.0
-        batches = deal_micro_batches(rows, self._most_tokens, self._network.device, hand=here.rank, hands=here.size)
+        network, most = self._network, self._most_tokens
+        batches = deal_micro_batches(
+            rows, most, network.device, network.forward_tokens, hand=here.rank, hands=here.size
+        )
         for batch in batches:
             with memory_guard(MEMORY_ADVICE), torch.set_grad_enabled(learn):
                 scores = self.weights.score(batch, 1.0)

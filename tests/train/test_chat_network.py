@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, Gemma2Config, Gemma2ForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BertConfig,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.models.bert import BertLMHeadModel
 
 from task_app.config.training import ModelSection, TrainingSection
 from task_app.core.errors import ConfigError, TrainError
-from task_app.train import chat_network, embedded
+from task_app.train import chat_network, embedded, row_attention
 from task_app.train.chat_model import causal
 from task_app.train.chat_network import check_network
 from task_app.train.learner import Learner
@@ -47,10 +55,12 @@ ROWS = [row(length, index, advantage=(-1.0) ** index) for index, length in enume
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("packing", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize(
+    ("packing", "attention"), [(True, "sdpa"), (True, "eager"), (False, "sdpa")], ids=["by row", "packed", "padded"]
+)
 @torch.no_grad()
-def test_hidden_states_are_those_of_each_row_alone(chat, shape, packing):
-    network = chat(shape, packing=packing)
+def test_hidden_states_are_those_of_each_row_alone(chat, shape, packing, attention):
+    network = chat(shape, packing=packing, attention=attention)
     model = causal(network.model)
     states = network.hidden(network.model, ROWS)
     logits = network.logits(network.model, states)
@@ -76,13 +86,78 @@ def test_packing_fills_sequences_of_the_longest_rows_length():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_gradient_does_not_depend_on_packing_or_split(chat, shape):
     gradients = []
-    for packing, most in ((True, 10_000), (True, 50), (False, 10_000), (False, 50)):
-        network = chat(shape, packing=packing)
-        for batch in make_micro_batches(ROWS, most, CPU):
+    ways = ((True, "sdpa"), (True, "eager"), (False, "sdpa"))
+    for (packing, attention), most in ((way, most) for way in ways for most in (10_000, 50)):
+        network = chat(shape, packing=packing, attention=attention)
+        for batch in make_micro_batches(ROWS, most, CPU, network.forward_tokens):
             (score(network, network.model, batch, 1.0).logp_N * batch.advantage_N).sum().backward()
         gradients.append(torch.cat([value.grad.flatten() for value in network.parameters()]))
     for gradient in gradients[1:]:
         assert torch.allclose(gradient, gradients[0], rtol=1e-4, atol=1e-4 * float(gradients[0].abs().max()))
+
+
+def test_a_micro_batch_holds_what_a_forward_pass_computes(chat, monkeypatch):
+    """Padded rows count their padding, packed ones the room they leave, rows taken one by one nothing else."""
+    lengths = [len(one.input_ids) for one in ROWS]  # 40 7 12 33 5 9
+    ways = {"by row": {}, "packed": {"attention": "eager"}, "padded": {"packing": False}}
+    networks = {name: chat(**way) for name, way in ways.items()}
+    counted = {name: network.forward_tokens(lengths) for name, network in networks.items()}
+    assert counted == {"by row": 106, "packed": 120, "padded": 240}
+    seen: list[int] = []
+    real = chat_network.Sheet.to
+    monkeypatch.setattr(
+        chat_network.Sheet, "to", lambda self, *on: (seen.append(self.input_B_T.numel()), real(self, *on))[1]
+    )
+    for most in (50, 70, 120):
+        sizes = {}
+        for name, network in networks.items():
+            seen.clear()
+            batches = make_micro_batches(ROWS, most, CPU, network.forward_tokens)
+            for batch in batches:
+                score(network, network.model, batch, 1.0)
+            assert max(seen) <= most
+            assert sorted(len(one.input_ids) for batch in batches for one in batch.rows) == sorted(lengths)
+            sizes[name] = len(batches)
+        assert sizes["by row"] <= sizes["packed"] <= sizes["padded"]
+    assert sizes == {"by row": 1, "packed": 1, "padded": 2}
+
+
+def test_rows_in_one_sequence_cost_no_mask_and_each_its_own_attention(chat, monkeypatch):
+    network = chat()
+    seen = []
+    real = row_attention.sdpa_attention_forward
+
+    def noted(module, query, key, value, mask, **options):
+        seen.append((query.shape[2], key.shape[2], mask))
+        return real(module, query, key, value, mask, **options)
+
+    monkeypatch.setattr(row_attention, "sdpa_attention_forward", noted)
+    network.hidden(network.model, ROWS)
+    layers = causal(network.model).config.num_hidden_layers
+    assert seen == [(length, length, None) for length in (40, 33, 12, 9, 7, 5)] * layers
+
+
+def test_rows_cut_at_the_wrong_places_are_refused(chat, monkeypatch):
+    network = chat()
+    real = chat_network.row_arguments
+    monkeypatch.setattr(chat_network, "row_arguments", lambda lengths, device: real([sum(lengths)], device))
+    with pytest.raises(TrainError, match=r"mixes rows .* model\.packing = false"):
+        check_network(network)
+
+
+def test_a_model_that_looks_at_a_window_is_not_taken_apart(chat_line, tmp_path):
+    """Its layers need a mask to see no further; packed rows are then kept apart by positions as before."""
+    config = MistralConfig(**SMALL, **ENDS, vocab_size=262, num_key_value_heads=1, head_dim=16, sliding_window=6,
+                           max_position_embeddings=1024, initializer_range=0.2)  # fmt: skip
+    settings = write(tmp_path, MistralForCausalLM(config)).model_copy(update={"attention": "sdpa"})
+    network = build_network(chat_line, settings, 0)
+    model: Any = causal(network.model)
+    assert not row_attention.can_split(model)
+    assert network.forward_tokens([40, 33, 7]) == 80
+    with torch.no_grad():
+        ours = network.logits(network.model, network.hidden(network.model, ROWS))
+        alone = [model(torch.tensor([one.input_ids]), use_cache=False).logits[0, list(one.positions)] for one in ROWS]
+    assert torch.allclose(ours, torch.cat(alone), atol=1e-4)
 
 
 def test_gradient_checkpointing_computes_blocks_twice_and_changes_nothing(chat):

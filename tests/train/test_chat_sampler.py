@@ -5,19 +5,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
-from task_app.config.training import TrainingSection
+from task_app.config.training import ModelSection, TrainingSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train import chat_sampler
 from task_app.train.chat_model import causal
+from task_app.train.chat_network import build_chat_network
 from task_app.train.learner import Learner
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.rows import RowBuilder
-from tests.train.chat_fixtures import SYSTEM, asks, chat, chat_line, folders, tokens_of
-from tests.train.tiny_models import SHAPES
+from tests.train.chat_fixtures import SYSTEM, asks, chat, chat_line, folders, model_settings, tokens_of
+from tests.train.tiny_models import SHAPES, TEMPLATES, byte_tokenizer
 
 TEXTS = ["place 1", "place 2 and some more words", "x", "place 1", "place 0 turn 3", "place 1"] * 3
 KEYS = [f"0/1/{index}/0/1" for index in range(len(TEXTS))]
@@ -68,8 +71,9 @@ def test_what_a_key_draws_does_not_depend_on_the_batch(chat, shape):
             assert other.logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
-def test_equal_prompts_are_read_once(chat, monkeypatch):
-    network = chat()
+@pytest.fixture
+def forwards(monkeypatch):
+    """Shapes of the sampler's forward passes, as they are made."""
     shapes = []
     real = chat_sampler.ChatSampler._forward
 
@@ -78,9 +82,55 @@ def test_equal_prompts_are_read_once(chat, monkeypatch):
         return real(self, input_B_T, *rest)
 
     monkeypatch.setattr(chat_sampler.ChatSampler, "_forward", noted)
-    sample(network, ["place 1"] * 8 + ["place 2"] * 8, [str(index) for index in range(16)])
-    assert shapes[0][0] == 2
-    assert shapes[1] == (16, 1)
+    return shapes
+
+
+def test_equal_prompts_are_read_once_and_what_all_share_once_for_all(chat, forwards):
+    prompts, _ = sample(chat(), ["place 1"] * 8 + ["place 20"] * 8, [str(index) for index in range(16)])
+    shared = next(index for index, pair in enumerate(zip(prompts[0], prompts[-1], strict=False)) if len({*pair}) == 2)
+    longest = max(map(len, prompts))
+    assert shared > longest - 30
+    assert forwards[:3] == [(1, shared), (2, longest - shared), (16, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_prompts_that_share_little_or_all_are_sampled_alike(chat, forwards, shape):
+    """One alone, one that another begins with, and some that begin with nothing in common."""
+    network = chat(shape)
+    whole = tuple(network.renderer.prompt_ids([SYSTEM, {"role": "user", "content": "place 1"}]))
+    sampler = network.sampler(1.0)
+    for prompts, shared in (
+        ([whole], 0),
+        ([whole, whole], 0),
+        ([whole, whole[:-9]], len(whole) - 10),
+        ([whole, (5, 6, 7)], 0),
+    ):
+        forwards.clear()
+        together = sampler.sample(prompts, ["a", "b"][: len(prompts)])
+        assert (forwards[0] == (1, shared)) == (shared > 0)
+        for prompt, key, answer in zip(prompts, "ab", together, strict=False):
+            (alone,) = sampler.sample([prompt], [key])
+            assert answer.ids == alone.ids
+            assert answer.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+
+
+def test_a_model_that_looks_at_a_window_reads_prompts_whole(chat_line, tmp_path, forwards):
+    """It counts tokens back from each, so that no padding may stand between those of one row."""
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
+    sizes |= {"num_key_value_heads": 1, "intermediate_size": 48, "max_position_embeddings": 1024, "vocab_size": 262}
+    ends: dict[str, Any] = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
+    model = MistralForCausalLM(MistralConfig(**sizes, **ends, sliding_window=12, initializer_range=0.2))
+    model.save_pretrained(tmp_path)
+    byte_tokenizer(TEMPLATES["qwen3"]).save_pretrained(tmp_path)
+    network = build_chat_network(chat_line, ModelSection(**model_settings(tmp_path)), 0)
+    prompts, answers = sample(network, temperature=1.0)
+    assert forwards[0][0] == len(set(prompts))
+    inner: Any = causal(network.model)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        with torch.no_grad():
+            logits = inner(torch.tensor([[*prompt, *answer.ids]]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer.ids)[:, None])[:, 0]
+        assert answer.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_an_answer_ends_with_its_end_token_or_is_cut(chat):

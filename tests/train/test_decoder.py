@@ -3,7 +3,7 @@
 import torch
 
 from task_app.config.training import ModelSection
-from task_app.train.decoder import KeyValues, encode, step
+from task_app.train.decoder import encode, read, step
 from task_app.train.model import build_model
 
 SETTINGS = ModelSection(hidden_size=32, layers=3, heads=4, kv_heads=2, intermediate_size=48, max_positions=64)
@@ -30,17 +30,28 @@ def test_encode_equals_the_networks_own_forward_row_by_row():
 
 
 @torch.no_grad()
-def test_steps_equal_one_long_forward():
-    cache = KeyValues.empty(MODEL, 3, 12 + 3, torch.device("cpu"))
-    cache.valid_B_L[:, :12] = torch.arange(12)[None] < LENGTHS[:, None]
-    cache.column = 12
-    encode(MODEL, IDS, LENGTHS[:, None] - 1, cache)
-    more = torch.randint(4, 50, (3, 3), generator=torch.Generator().manual_seed(1))
-    for index in range(3):
-        hidden = step(MODEL, more[:, index], LENGTHS + index, cache)
-        for row, length in enumerate(LENGTHS):
-            whole = torch.cat((IDS[row, :length], more[row, : index + 1]))
-            assert (hidden[row] - reference(whole[None])[0, -1]).abs().max() < 1e-5
+def test_rows_read_end_to_end_and_steps_equal_one_long_forward():
+    cache, hidden = read(MODEL, [IDS[row, :length].tolist() for row, length in enumerate(LENGTHS)], 3)
+    for row, length in enumerate(LENGTHS):
+        assert (hidden[row] - reference(IDS[row : row + 1, :length])[0, -1]).abs().max() < 1e-5
+    order = torch.tensor([2, 0, 1, 2])
+    for kept, lengths in ((cache.of_rows(order), LENGTHS[order]), (cache, LENGTHS)):
+        rows = order if kept is not cache else torch.arange(3)
+        more = torch.randint(4, 50, (len(rows), 3), generator=torch.Generator().manual_seed(1))
+        for index in range(3):
+            hidden = step(MODEL, more[:, index], lengths + index, kept)
+            for place, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+                whole = torch.cat((IDS[row, :length], more[place, : index + 1]))
+                assert (hidden[place] - reference(whole[None])[0, -1]).abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_a_single_layer_is_read_too():
+    one = build_model(SETTINGS.model_copy(update={"layers": 1}), vocabulary=50, seed=3, device=torch.device("cpu"))
+    _, hidden = read(one, [[5, 6, 7, 5], [8]], 1)
+    for row, ids in zip(hidden, ([5, 6, 7, 5], [8]), strict=True):
+        expected = one.model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
+        assert (row - expected).abs().max() < 1e-5
 
 
 def test_initial_weights_depend_on_the_seed_alone():

@@ -1,5 +1,6 @@
 """Sampling: the trainer recomputes the same numbers, noise is keyed, forced tokens cost and count nothing."""
 
+import hashlib
 import math
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.grammar import Grammar
+from task_app.train import sampler
 from task_app.train.masks import GrammarTable
 from task_app.train.policy import EmbeddedPolicy
-from task_app.train.sampler import Sampler, _inverse_cdf, check_sampling, noise
+from task_app.train.sampler import Sampler, _inverse_cdf, check_sampling, noise, noise_rows
 from task_app.train.score import masked_log_softmax
 
 TEXTS = ["place 1", "place 2 turn 3 last left right stay", "turn 4", "place 0 turn 1 last stay"] * 4
@@ -78,6 +80,14 @@ def test_what_a_key_draws_does_not_depend_on_the_batch(network):
             assert other.logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
+def test_equal_prompts_are_read_once(network, monkeypatch):
+    seen = []
+    real = sampler.read
+    monkeypatch.setattr(sampler, "read", lambda model, rows, room: (seen.append(len(rows)), real(model, rows, room))[1])
+    sample(network, ["place 1"] * 8 + ["place 2"] * 8, [str(index) for index in range(16)])
+    assert seen == [2]
+
+
 def test_other_keys_draw_other_answers(network):
     _, answers = sample(network, ["place 1"] * 40, [f"key {index}" for index in range(40)])
     assert len({tuple(answer.ids) for answer in answers}) > 5
@@ -100,6 +110,10 @@ def test_noise_is_fixed_for_all_time():
     """Stored runs are repeatable only while a key keeps meaning the same numbers."""
     assert noise("0/1/2/3/4", 3).tolist() == noise("0/1/2/3/4", 5)[:3].tolist()
     assert noise("0/1/2/3/4", 2).tolist() == [0.35163992258283294, 0.5810030025198095]
+    keys = [f"0/1/{index}/3/4" for index in range(9)]
+    for row, key in zip(noise_rows(keys, 6), keys, strict=True):
+        digest = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
+        assert row.tolist() == np.random.Generator(np.random.Philox(key=digest)).random(6).tolist()
 
 
 def test_inverse_cdf_never_picks_an_illegal_token():
