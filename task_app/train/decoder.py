@@ -134,12 +134,12 @@ def step(model: Qwen3ForCausalLM, token_B: Tensor, position_B: Tensor, cache: Ke
 
 
 def _of_words(model: Qwen3ForCausalLM, layer: Any, token_B_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (B, heads, T, D) of the first layer, not rotated: made per word, then looked up."""
-    word_W, which_B_T = token_B_T.unique(return_inverse=True)
-    normed_1_W_H = layer.input_layernorm(model.model.embed_tokens(word_W)[None])
-    heads = _queries(layer, normed_1_W_H), *_keys_values(layer, normed_1_W_H)
+    """Queries, keys and values (B, heads, T, D) of the first layer, not rotated: made for every word there is, so that
+    a token's numbers do not depend on its company, then looked up."""
+    normed_1_V_H = layer.input_layernorm(model.model.embed_tokens.weight[None])
+    heads = _queries(layer, normed_1_V_H), *_keys_values(layer, normed_1_V_H)
     flat = [part[0].transpose(0, 1).flatten(1) for part in heads]
-    found_B_T_P = embedding(which_B_T, torch.cat(flat, 1))
+    found_B_T_P = embedding(token_B_T, torch.cat(flat, 1))
     parts = found_B_T_P.split([part.shape[1] for part in flat], -1)
     query, key, value = (part.unflatten(-1, (-1, layer.self_attn.head_dim)).transpose(1, 2) for part in parts)
     return query, key, value
