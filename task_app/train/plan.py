@@ -45,6 +45,7 @@ MAY_CHANGE = frozenset(
         "sampler.base_url",
         "sampler.handover",
         "sampler.handover_timeout_s",
+        "sampler.max_mismatch",
         "sampler.timeout_s",
         "eval.every",
     }

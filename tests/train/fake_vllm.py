@@ -40,12 +40,12 @@ class CompletionBody(_Body):
     max_tokens: int = Field(ge=1)
     seed: int = Field(ge=-(2**63), le=2**63 - 1)
     temperature: float = Field(gt=0, le=2)
-    top_p: Literal[1.0]
+    top_p: float = Field(ge=1, le=1)
     top_k: Literal[0, -1]
-    min_p: Literal[0.0]
-    repetition_penalty: Literal[1.0]
-    presence_penalty: Literal[0.0]
-    frequency_penalty: Literal[0.0]
+    min_p: float = Field(ge=0, le=0)
+    repetition_penalty: float = Field(ge=1, le=1)
+    presence_penalty: float = Field(ge=0, le=0)
+    frequency_penalty: float = Field(ge=0, le=0)
     stop_token_ids: list[int]
     skip_special_tokens: bool
     logprobs: Literal[0]

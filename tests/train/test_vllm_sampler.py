@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,8 @@ def connect(tmp_path):
 
     def make(network, fake, temperature=TEMPERATURE, **changes):
         url = fake if isinstance(fake, str) else fake.url
-        settings = SamplerSection(kind="vllm", base_url=url, **{"max_mismatch": 1e-4, "timeout_s": 5.0} | changes)
+        keys: dict[str, Any] = {"max_mismatch": 1e-4, "timeout_s": 5.0} | changes
+        settings = SamplerSection(kind="vllm", base_url=url, **keys)
         servers.append(VllmServer(settings))
         handover = Handover(network, servers[-1], tmp_path / "handover")
         return VllmSampler(network, temperature, settings, servers[-1], handover)

@@ -7,17 +7,21 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from task_app.config import load_config
 from task_app.core.errors import ConfigError, TrainError
 from task_app.store import TraceStore
 from task_app.train.grpo import run_training
 from task_app.train.load import build_network, make_samplers
 from task_app.train.metrics import MetricsLog
 from task_app.train.plan import check_config
+from task_app.wiring import check
 from tests.train.chat_fixtures import chat_line, folders, model_settings
 from tests.train.fake_vllm import FakeVllm
+from tests.train.tiny_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # `peft` reads it by its old name
 
@@ -156,6 +160,29 @@ def test_a_server_that_loses_the_weights_in_between_stops_the_run(vllm_config, c
 
     with pytest.raises(TrainError, match="it was restarted, or another run hands it weights; run again to resume"):
         train(vllm_config(), chat_line, lose)
+
+
+def test_the_shipped_config_trains(chat_line, tmp_path):
+    folder = write_model(tmp_path / "model", "qwen3", max_position_embeddings=16_384)
+    with FakeVllm(folder, max_model_len=16_384) as server:
+        small = {
+            "model.path": str(folder),
+            "model.device": "cpu",
+            "model.threads": 1,
+            "model.max_new_tokens": 4,
+            "sampler.base_url": server.url,
+            "training.updates": 2,
+            "training.groups_per_update": 1,
+            "rollout.group_size": 2,
+            "rollout.max_decisions": 2,
+            "eval.seeds": "1000000:1000001",
+            "rollout.trace_db": str(tmp_path / "t.db"),
+            "training.run_dir": str(tmp_path / "run"),
+        }
+        config = load_config(Path(__file__).parents[2] / "configs/train/crafter_vllm.toml", small)
+        lines = updates(train(config, check(config)))
+    assert [line["sampler/staleness"] for line in lines] == [0, 1]
+    assert all(line["mismatch/logp_max"] < 0.5 for line in lines)
 
 
 # -- settings ------------------------------------------------------------------------------------------
