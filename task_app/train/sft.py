@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from task_app.config.models import Config
-from task_app.core.errors import ConfigError
+from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.train.checkpoint import (
     CheckpointState,
@@ -34,7 +34,7 @@ from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.network import MEMORY_ADVICE, memory_guard
-from task_app.train.optimizer import Optimizer, rate_factor
+from task_app.train.optimizer import NotFiniteError, Optimizer, rate_factor
 from task_app.train.plan import config_json
 from task_app.train.rows import Row, make_micro_batches
 from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
@@ -137,11 +137,16 @@ class _Run:
         """One optimiser step, and at the end of a stretch a look at the validation data and a checkpoint."""
         self.journal.phase("learning")
         clock = Clock()
-        rows = self._batch()
+        places = self._batch()
         self._optimizer.zero_grad()
-        loss, entropy = self._measure(rows, learn=True)
+        loss, entropy = self._measure([self._rows[place] for place in places], learn=True)
         factor = rate_factor(self.step, self._steps, self._settings.warmup_steps, "cosine")
-        norm = self._optimizer.step(factor)
+        try:
+            norm = self._optimizer.step(factor)
+        except NotFiniteError as error:
+            lines = ", ".join(str(place + 1) for place in sorted(places))
+            where = f"its batch is lines {lines} of {self._settings.dataset}"
+            raise TrainError(f"step {self.step + 1} stopped: {error}; {where}") from error
         self.step += 1
         self._write(
             "step",
@@ -174,11 +179,12 @@ class _Run:
         self.journal.finish("done", result=told)
         return result
 
-    def _batch(self) -> list[Row]:
+    def _batch(self) -> list[int]:
+        """Which rows the next step learns from."""
         epoch, index = divmod(self.step, self._per_epoch)
         order = np.argsort(noise(f"sft/{self._config.seed}/{epoch}", len(self._rows)), kind="stable")
         size = self._settings.batch_rows
-        return [self._rows[position] for position in order[index * size : (index + 1) * size]]
+        return [int(place) for place in order[index * size : (index + 1) * size]]
 
     def _measure(self, rows: Sequence[Row], *, learn: bool) -> tuple[float, float]:
         """Mean loss and entropy per chosen token; with `learn`, the gradient of the loss is added up."""
