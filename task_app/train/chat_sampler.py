@@ -19,8 +19,9 @@ from transformers import DynamicCache
 from task_app.core.errors import TrainError
 from task_app.train.chat_model import cache_argument, causal, decoder
 from task_app.train.network import AnswerSampler, autocast, memory_guard
+from task_app.train.optimizer import NotFiniteError
 from task_app.train.roomy_cache import holds_everything, roomy_cache
-from task_app.train.sampler import Answer, check_sampling, noise_rows
+from task_app.train.sampler import NOTHING_TO_SAMPLE, Answer, check_sampling, noise_rows
 from task_app.train.score import masked_log_softmax
 
 if TYPE_CHECKING:
@@ -155,8 +156,11 @@ class ChatSampler(AnswerSampler):
 
 
 def _inverse_cdf(logp_B_V: Tensor, uniform_B: Tensor) -> Tensor:
-    """The token at which each row's cumulative probability, in float64, first exceeds its uniform number."""
+    """The token at which each row's cumulative probability, in float64, first exceeds its uniform number. Raises
+    NotFiniteError where there is nothing to sample from."""
     cdf_B_V = logp_B_V.double().exp().cumsum(1)
     total_B = cdf_B_V[:, -1]
+    if not total_B.isfinite().all():
+        raise NotFiniteError(NOTHING_TO_SAMPLE)
     target_B = torch.minimum(uniform_B * total_B, torch.nextafter(total_B, torch.zeros_like(total_B)))
     return torch.searchsorted(cdf_B_V, target_B[:, None], right=True)[:, 0]

@@ -201,6 +201,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         raise TrainError(f"{checkpoint} is not a checkpoint: {error}") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise TrainError(f"{checkpoint} has another form than {FORMAT!r}")
+    missing = sorted({"update", "run_id", "baseline", "config"} - state.keys())
+    if missing:
+        raise TrainError(f"{checkpoint} is damaged: its state.json lacks {', '.join(missing)}")
     return state
 
 
@@ -216,12 +219,14 @@ def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
         if state.get(name) != own:
             raise TrainError(
                 f"checkpoint {checkpoint} was trained with {name} {state.get(name)}, this task has {own}: the same "
-                "app, version and options are needed, and for adapters the same base model"
+                "app, version and options are needed, the same tokenizer and chat template where the model has its "
+                "own, and for adapters the same base model"
             )
     try:
         network.load(checkpoint)
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise TrainError(f"weights of {checkpoint} cannot be loaded: {error}") from error
+        reason = " ".join(str(error).split())[:300]  # one that tells of every tensor takes pages
+        raise TrainError(f"weights of {checkpoint} cannot be loaded: {reason}") from error
     return state
 
 

@@ -20,7 +20,6 @@ from task_app.config.models import Config
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
-from task_app.credit import RunningBaseline
 from task_app.store import TraceStore
 from task_app.train.bad_batch import dump_batch
 from task_app.train.checkpoint import (
@@ -53,7 +52,7 @@ from task_app.train.plan import changed_values, check_config, config_json, updat
 from task_app.train.playing import Player
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.ranks import current, leading
-from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
+from task_app.train.run_folder import baseline_of, checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sampler import check_sampling
 from task_app.train.update import Updater, stored_episodes
 
@@ -159,7 +158,7 @@ class _Run:
         if found is not None:
             state = restore(found, self._network, self._updater.learner.weights)
             self.update, self._run_id = state.update, state.run_id
-            self._updater.baseline = RunningBaseline.from_dict(state.baseline)
+            self._updater.baseline = baseline_of(found, state)
             self._store.supersede(self._run_id, self.update + 1)
             self._metrics.cut_after(self.update)
             updates = [line for line in self._metrics.lines() if line["kind"] == "update"]

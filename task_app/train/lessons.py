@@ -48,6 +48,10 @@ class Lessons(Protocol):
         """The rows of step 0, 1, …; the same for the same step. Raises TrainError, StoreError."""
         ...
 
+    def place(self, step: int) -> str:
+        """Where the rows of a step are from, for a message."""
+        ...
+
     def sample(self, count: int) -> Sequence[Row]:
         """The first rows of the data, to measure on."""
         ...
@@ -106,11 +110,19 @@ class WrittenLessons:
     boundaries: frozenset[int] = frozenset()
 
     def __init__(self, config: Config, rows: list[Row]) -> None:
-        self._rows, self._size, self._key = rows, config.sft.batch_rows, f"sft/{config.seed}"
+        self._dataset, self._rows = config.sft.dataset, rows
+        self._size, self._key = config.sft.batch_rows, f"sft/{config.seed}"
         self.steps = math.ceil(len(rows) / self._size) * config.sft.epochs
 
     def batch(self, step: int) -> list[Row]:
-        return _batch(self._rows, self._size, step, self._key)
+        return [self._rows[place] for place in self._places(step)]
+
+    def place(self, step: int) -> str:
+        lines = ", ".join(str(place + 1) for place in sorted(self._places(step)))
+        return f"lines {lines} of {self._dataset}"
+
+    def _places(self, step: int) -> list[int]:
+        return _places(len(self._rows), self._size, step, self._key)
 
     def sample(self, count: int) -> Sequence[Row]:
         return self._rows[:count]
@@ -134,12 +146,19 @@ class TaughtLessons:
         self.boundaries = frozenset(self._starts[1:])
 
     def batch(self, step: int) -> list[Row]:
-        current = max(index for index, start in enumerate(self._starts) if start <= step)
+        current = self._round_of(step)
         while self._rounds_read <= current:
             self._rows += self._round(self._rounds_read, step)
             self._rounds_read += 1
         key = f"sft/{self._config.seed}/{current}"
-        return _batch(self._rows, self._config.sft.batch_rows, step - self._starts[current], key)
+        places = _places(len(self._rows), self._config.sft.batch_rows, step - self._starts[current], key)
+        return [self._rows[place] for place in places]
+
+    def place(self, step: int) -> str:
+        return f"of rounds 0 to {self._round_of(step)} of run {self._run_id!r} in {self._config.rollout.trace_db}"
+
+    def _round_of(self, step: int) -> int:
+        return max(index for index, start in enumerate(self._starts) if start <= step)
 
     def sample(self, count: int) -> Sequence[Row]:
         self.batch(0)
@@ -215,8 +234,8 @@ class TaughtLessons:
         return [row_of(row, self._network) for row in rows]
 
 
-def _batch(rows: Sequence[Row], size: int, step: int, key: str) -> list[Row]:
-    """Step 0, 1, … through the rows: every row once in each pass, whose order depends on key and pass alone."""
-    each_pass, index = divmod(step, math.ceil(len(rows) / size))
-    order = np.argsort(noise(f"{key}/{each_pass}", len(rows)), kind="stable")
-    return [rows[position] for position in order[index * size : (index + 1) * size]]
+def _places(rows: int, size: int, step: int, key: str) -> list[int]:
+    """Which of so many rows step 0, 1, … has: every row once in each pass, whose order depends on key and pass alone."""
+    each_pass, index = divmod(step, math.ceil(rows / size))
+    order = np.argsort(noise(f"{key}/{each_pass}", rows), kind="stable")
+    return [int(place) for place in order[index * size : (index + 1) * size]]

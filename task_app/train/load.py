@@ -11,23 +11,25 @@ from task_app.config.training import ModelSection
 from task_app.core.task import TaskSpec
 from task_app.policies.chat import provider_key
 from task_app.train import embedded
-from task_app.train.network import AnswerSampler, Network
+from task_app.train.network import AnswerSampler, Network, memory_guard
 from task_app.train.spread_sampler import sampler_of
 
 __all__ = ["build_network", "make_samplers"]
 
 
 def build_network(spec: TaskSpec, settings: ModelSection, seed: int) -> Network:
-    """The network that plays and learns `spec`. Raises ConfigError when there is no such model or it does not suit.
+    """The network that plays and learns `spec`. Raises ConfigError when there is no such model or it does not suit,
+    TrainError when memory does not hold it.
 
     `seed` sets what is random at the start: the embedded network's weights, a real model's adapters.
     """
-    if not settings.path:
-        return embedded.build_network(spec, settings, seed)
-    # `peft` and the model classes take a second to import; runs of the embedded network do without them.
-    from task_app.train.chat_network import build_chat_network
+    with memory_guard("the size of the model (or use another model.device)"):
+        if not settings.path:
+            return embedded.build_network(spec, settings, seed)
+        # `peft` and the model classes take a second to import; runs of the embedded network do without them.
+        from task_app.train.chat_network import build_chat_network
 
-    return build_chat_network(spec, settings, seed)
+        return build_chat_network(spec, settings, seed)
 
 
 def make_samplers(

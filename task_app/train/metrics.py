@@ -51,16 +51,28 @@ class MetricsLog:
         lines = []
         for number, text in enumerate(texts, start=1):
             try:
-                lines.append(json.loads(text))
+                line = json.loads(text)
             except ValueError as error:
                 if number == len(texts) and not text.endswith("\n"):
                     break
                 raise TrainError(f"{self.path} line {number} is not JSON: {error}") from error
+            if not isinstance(line, dict) or not {"kind", "update"} <= line.keys():
+                raise TrainError(f"{self.path} line {number} is no line of a run's log: it needs kind and update")
+            lines.append(line)
         return lines
 
     def cut_after(self, update: int) -> None:
-        """Keep what belongs to `update` and earlier; later lines told of work that is done again. Raises TrainError."""
-        kept = [json.dumps(line, allow_nan=False) + "\n" for line in self.lines() if line["update"] <= update]
+        """Keep what belongs to `update` and earlier; later lines told of work that is done again.
+
+        Raises TrainError when the log is damaged or lost its beginning, or the disk refuses.
+        """
+        lines = self.lines()
+        if not any(line["kind"] == "start" for line in lines):
+            raise TrainError(
+                f"{self.path} does not say how its run started, so the run cannot go on: put the log back, or begin "
+                "anew in another run folder"
+            )
+        kept = [json.dumps(line, allow_nan=False) + "\n" for line in lines if line["update"] <= update]
         replace_text(self.path, "".join(kept))
 
     def clear(self) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from task_app.core.errors import TrainError
+from task_app.train.network import MEMORY_ADVICE, memory_guard
 
 __all__ = ["NotFiniteError", "Optimizer", "Schedule", "rate_factor"]
 
@@ -62,7 +63,8 @@ class Optimizer:
             raise NotFiniteError(f"the gradient's norm is {norm}; the last checkpoint stands, lower the learning rate")
         for group in self.torch.param_groups:
             group["lr"] = self._learning_rate * factor
-        self.torch.step()
+        with memory_guard(MEMORY_ADVICE):  # its state is made at the first step
+            self.torch.step()
         return norm
 
     def _limit(self) -> float:

@@ -23,7 +23,6 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.core.rewards import rewards_from_events
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
-from task_app.credit import RunningBaseline
 from task_app.store import TraceStore
 from task_app.train.checkpoint import checkpoints, initialise, restore
 from task_app.train.facts import advantages_by_episode, batch_facts, behaviour_facts
@@ -31,6 +30,7 @@ from task_app.train.load import build_network
 from task_app.train.metrics import MetricsLog, strict
 from task_app.train.network import Network
 from task_app.train.plan import MAY_CHANGE, before_changes
+from task_app.train.run_folder import baseline_of
 from task_app.train.update import Updater, stored_episodes
 from task_app.wiring import check
 
@@ -166,7 +166,7 @@ class _Replay:
             state = restore(start, network, updater.learner.weights)
             if state.run_id != self._run_id:
                 raise TrainError(f"checkpoint {start} is of run {state.run_id}, the log of {self._run_id}")
-            updater.baseline, done = RunningBaseline.from_dict(state.baseline), state.update
+            updater.baseline, done = baseline_of(start, state), state.update
         repeated = range(done + 1, update + 1)
         differences = [found for number in repeated for found in self._repeat(number, updater)]
         kept = folder / f"u{update:06d}"

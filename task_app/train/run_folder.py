@@ -13,14 +13,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from task_app.core.errors import ConfigError
-from task_app.train.checkpoint import latest_checkpoint, read_state
+from task_app.core.errors import ConfigError, TrainError
+from task_app.credit import RunningBaseline
+from task_app.train.checkpoint import CheckpointState, latest_checkpoint, read_state
 from task_app.train.codehash import changed_code
 from task_app.train.disk import replace_text
 from task_app.train.ledger import RunKind
 from task_app.train.plan import differing_keys, differing_sft_keys
 
-__all__ = ["checkpoints_of", "resumable", "warn_of_code", "write_settings"]
+__all__ = ["baseline_of", "checkpoints_of", "resumable", "warn_of_code", "write_settings"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,10 @@ def resumable(
             field=f"{section}.run_dir",
         )
     stored = state["config"]
-    keys = differing_keys(stored, settings, allowed) if kind == "rl" else differing_sft_keys(stored, settings)
+    try:
+        keys = differing_keys(stored, settings, allowed) if kind == "rl" else differing_sft_keys(stored, settings)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TrainError(f"{found} holds no usable settings: {error!r}") from error
     if keys:
         remedy = ", or name what may change in training.allow_changed" if kind == "rl" else ""
         raise ConfigError(
@@ -59,6 +63,14 @@ def resumable(
             field=keys[0],
         )
     return state
+
+
+def baseline_of(checkpoint: Path, state: CheckpointState) -> RunningBaseline:
+    """The running means of a checkpoint. Raises TrainError for those this version cannot go on with."""
+    try:
+        return RunningBaseline.from_dict(state.baseline)
+    except (KeyError, TypeError, ValueError) as error:
+        raise TrainError(f"{checkpoint} cannot be gone on from: {error}") from error
 
 
 def warn_of_code(checkpoint: Path) -> None:

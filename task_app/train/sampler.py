@@ -22,10 +22,13 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.train.decoder import KeyValues, read, step
 from task_app.train.masks import GrammarTable
 from task_app.train.model import Qwen3ForCausalLM
-from task_app.train.network import AnswerSampler, autocast
+from task_app.train.network import AnswerSampler, autocast, memory_guard
+from task_app.train.optimizer import NotFiniteError
 from task_app.train.score import masked_log_softmax
 
-__all__ = ["Answer", "Sampler", "check_sampling", "noise", "noise_rows"]
+__all__ = ["NOTHING_TO_SAMPLE", "Answer", "Sampler", "check_sampling", "noise", "noise_rows"]
+
+NOTHING_TO_SAMPLE = "the model's log-probabilities are not finite; its weights are not usable, go back to a checkpoint"
 
 
 @dataclass(slots=True)
@@ -100,7 +103,7 @@ class Sampler(AnswerSampler):
         if self._first_state == self._table.final or not prompts:
             return answers
         uniform_B_C = noise_rows(keys, self._table.longest)
-        with autocast(self._settings, self._device):
+        with autocast(self._settings, self._device), memory_guard("rollout.group_size or training.groups_per_update"):
             self._run([(*prompt, *self._lead) for prompt in prompts], uniform_B_C, answers)
         return answers
 
@@ -174,9 +177,12 @@ class Sampler(AnswerSampler):
 def _inverse_cdf(logp_B_V: np.ndarray, uniform_B: np.ndarray) -> np.ndarray:
     """The token at which each row's cumulative probability first exceeds its uniform number.
 
-    Illegal tokens have probability 0, so the cumulative sum never rises at one.
+    Illegal tokens have probability 0, so the cumulative sum never rises at one. Raises NotFiniteError where there is
+    nothing to sample from.
     """
     cdf_B_V = np.exp(logp_B_V).cumsum(1)
     total_B = cdf_B_V[:, -1]
+    if not np.isfinite(total_B).all():
+        raise NotFiniteError(NOTHING_TO_SAMPLE)
     target_B = np.minimum(uniform_B * total_B, np.nextafter(total_B, 0.0))
     return (cdf_B_V > target_B[:, None]).argmax(1)

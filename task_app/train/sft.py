@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from task_app.config.models import Config
+from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
 from task_app.train.checkpoint import (
     CheckpointState,
@@ -30,7 +31,7 @@ from task_app.train.lessons import check_lessons, make_lessons
 from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
-from task_app.train.optimizer import rate_factor
+from task_app.train.optimizer import NotFiniteError, rate_factor
 from task_app.train.plan import config_json
 from task_app.train.ranks import current, leading
 from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
@@ -133,8 +134,12 @@ class _Run:
         clock = Clock()
         rows = self._lessons.batch(self.step)
         factor = rate_factor(self.step, self._lessons.steps, self._settings.warmup_steps, "cosine")
-        with current().together("update", rows, factor):
-            loss, entropy, norm = self._learner.update(rows, factor)
+        try:
+            with current().together("update", rows, factor):
+                loss, entropy, norm = self._learner.update(rows, factor)
+        except NotFiniteError as error:
+            where = self._lessons.place(self.step)
+            raise TrainError(f"step {self.step + 1} stopped: {error}; its batch is {where}") from error
         self.step += 1
         self._write(
             "step",

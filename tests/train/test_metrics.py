@@ -26,7 +26,8 @@ def test_lines_are_strict_json(tmp_path):
 
 def test_cut_after_keeps_what_came_before(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    for update in (0, 1, 2, 3):
+    log.append("start", 0)
+    for update in (1, 2, 3):
         log.append("update", update)
     log.cut_after(2)
     assert [line["update"] for line in log.lines()] == [0, 1, 2]
@@ -35,7 +36,7 @@ def test_cut_after_keeps_what_came_before(tmp_path):
 
 def test_a_last_line_cut_by_a_kill_is_left_out(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.append("update", 1)
+    log.append("start", 0)
     with log.path.open("a") as file:
         file.write('{"kind": "upd')
     assert len(log.lines()) == 1
@@ -49,3 +50,16 @@ def test_other_damage_is_named(tmp_path):
     log.path.write_text("not json\n{}\n")
     with pytest.raises(TrainError, match="line 1 is not JSON"):
         log.lines()
+    for text in ("{}", "[]", '{"kind": "update"}'):
+        log.path.write_text(text + "\n")
+        with pytest.raises(TrainError, match="line 1 is no line of a run's log: it needs kind and update"):
+            log.lines()
+
+
+def test_a_log_without_its_beginning_is_not_gone_on_from(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    with pytest.raises(TrainError, match="does not say how its run started"):
+        log.cut_after(1)
+    log.append("update", 1)
+    with pytest.raises(TrainError, match="does not say how its run started"):
+        log.cut_after(1)
