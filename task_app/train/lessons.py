@@ -235,7 +235,7 @@ class TaughtLessons:
 
 
 def _places(rows: int, size: int, step: int, key: str) -> list[int]:
-    """Which of so many rows step 0, 1, … has: every row once in each pass, whose order depends on key and pass alone."""
+    """Which of so many rows step 0, 1, … has: each once in a pass, whose order depends on key and pass alone."""
     each_pass, index = divmod(step, math.ceil(rows / size))
     order = np.argsort(noise(f"{key}/{each_pass}", rows), kind="stable")
     return [int(place) for place in order[index * size : (index + 1) * size]]
