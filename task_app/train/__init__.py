@@ -17,6 +17,7 @@ guards.py      what a run watches for  layers.py     rewards taken apart, who is
 behaviour.py   how varied actions are  heartbeat.py  a run's sign of life
 tracker.py     wandb, trackio          ledger.py     runs/ledger.jsonl
 journal.py     these three for a run   codehash.py   which code ran
+run_folder.py  what may resume in it   disk.py       a disk that refuses
 """
 
 import os
