@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["Bar", "console", "print_json", "print_table", "progress_bar"]
+__all__ = ["Bar", "console", "errors", "print_json", "print_table", "progress_bar"]
 
 _PIPE_WIDTH = 160
 """Columns where standard output is no terminal, so that tables keep one line a row."""
 
 # Texts are printed as they are: what a model or an endpoint said is never taken for markup.
 console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-_errors = Console(stderr=True, highlight=False)
+errors = Console(stderr=True, highlight=False, markup=False)
 
 
 class Bar(Protocol):
@@ -61,7 +61,7 @@ def progress_bar(label: str, total: int) -> Iterator[Bar]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[text]}"),
     )
-    with Progress(*columns, console=_errors, transient=not _errors.is_terminal) as progress:
+    with Progress(*columns, console=errors, transient=not errors.is_terminal) as progress:
         task = progress.add_task(label, total=total, text="")
 
         def advance(text: str = "", *, total: int | None = None) -> None:

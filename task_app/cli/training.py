@@ -13,6 +13,8 @@ import typer
 from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from task_app.analyze.report import TrainingReport
     from task_app.analyze.stats import Summary
     from task_app.config import Config
@@ -71,11 +73,12 @@ def train(
 
 
 def _train_rl(settings: Config, as_json: bool) -> None:
-    from task_app.cli.output import console, print_json
+    from task_app.cli.output import console, errors, print_json
     from task_app.train.launch import train_config
 
-    with _training_bar(settings.training.updates) as progress:
-        result, report = train_config(settings, progress=progress, note=console.print)
+    said = errors if as_json else console
+    with _training_bar(settings.training.updates, said) as progress:
+        result, report = train_config(settings, progress=progress, note=said.print)
     if as_json:
         print_json(
             {"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after}
@@ -101,10 +104,10 @@ def _replay(run_dir: Path | None, update: int | None, trace_db: Path | None, as_
 
 
 def _train_sft(settings: Config, as_json: bool) -> None:
-    from task_app.cli.output import console, print_json
+    from task_app.cli.output import console, errors, print_json
     from task_app.train.launch import train_sft
 
-    with _imitation_bar(0) as progress:
+    with _imitation_bar(0, errors if as_json else None) as progress:
         outcome = train_sft(settings, progress=progress)
     if as_json:
         print_json(outcome.to_json())
@@ -176,10 +179,11 @@ def _ledger(run_dir: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _imitation_bar(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A bar of optimiser steps; what validation and a teacher's rounds give is printed."""
+def _imitation_bar(steps: int, said: Console | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A bar of optimiser steps; what validation and a teacher's rounds give is told by `said`."""
     from task_app.cli.output import console, progress_bar
 
+    said = said or console
     with progress_bar("imitating", steps) as advance:
 
         def progress(line: dict[str, Any]) -> None:
@@ -189,20 +193,21 @@ def _imitation_bar(steps: int) -> Iterator[Callable[[dict[str, Any]], None]]:
                 advance(f"loss {line['loss']:.3f}")
             elif line["kind"] == "round" and line["outcome"] is not None:
                 who = "the policy's play, corrected" if line["round"] else "the teacher's own play"
-                console.print(f"round {line['round']}: {line['episodes']} episodes of {who}: {line['outcome']:.2f}")
+                said.print(f"round {line['round']}: {line['episodes']} episodes of {who}: {line['outcome']:.2f}")
             elif line["kind"] == "validation" and line["loss"] is not None:
-                console.print(f"validation after {line['update']} steps: loss {line['loss']:.3f}")
+                said.print(f"validation after {line['update']} steps: loss {line['loss']:.3f}")
 
         yield progress
 
 
 @contextmanager
-def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """The live view on a terminal; elsewhere a bar with the last update's numbers, and evaluations printed."""
+def _training_bar(updates: int, said: Console | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """The live view on a terminal; elsewhere a bar with the last update's numbers, and evaluations told by `said`."""
     from task_app.cli.live import live_view
     from task_app.cli.output import console, progress_bar
 
-    if console.is_terminal:
+    said = said or console
+    if said is console and console.is_terminal:
         with live_view(updates) as show:
             yield show
         return
@@ -211,11 +216,11 @@ def _training_bar(updates: int) -> Iterator[Callable[[dict[str, Any]], None]]:
         def progress(line: dict[str, Any]) -> None:
             if line["kind"] == "start":
                 flags = line["step_rewards"]
-                console.print("step rewards: " + ", ".join(f"{name} {value}" for name, value in flags.items()))
+                said.print("step rewards: " + ", ".join(f"{name} {value}" for name, value in flags.items()))
             elif line["kind"] == "update":
                 advance(f"outcome {line['outcome/mean']:.2f} · Σr {line['reward/sum']:.0f}")
             elif line["kind"] == "eval" and line["mean"] is not None:
-                console.print(f"held-out after {line['update']} updates: {line['mean']:.2f} (n={line['n']})")
+                said.print(f"held-out after {line['update']} updates: {line['mean']:.2f} (n={line['n']})")
 
         yield progress
 

@@ -22,7 +22,9 @@ weights.py     what is trained         shards.py     it in FSDP2 shards, under `
 ranks.py       leader and followers    follower.py   what the other processes do
 spread_sampler.py  sampling by all     sft_learner.py   one supervised step
 playing.py     an update's episodes, now or ahead
+lessons.py     what SFT learns from, a file or a teacher
 vllm_sampler.py   answers of a vLLM server   vllm_wire.py   how it is spoken to   vllm_handover.py   weights to it
+run_folder.py  what may resume in it   disk.py       a disk that refuses
 """
 
 import os

@@ -8,7 +8,9 @@ warned of once, gets nothing more, and never stops training.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,7 +103,8 @@ class SafeTracker:
         if self._failed:
             return
         try:
-            call()
+            with redirect_stdout(sys.stderr):  # they print where they are; what this program prints may be JSON
+                call()
         except Exception as error:
             self._failed = True
             sentence = "%s failed (%s: %s) and gets nothing more of this run; metrics.jsonl has everything"

@@ -150,3 +150,22 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path):
     done = run("rollout", "--policy", "random", "--seeds", "0", "--group-size", "1", "--trace-db", foreign)
     assert (done.returncode, foreign.read_bytes()) == (1, before)
     assert "notes.db" in done.stderr
+
+
+def test_training_prints_json_and_nothing_beside_it(tmp_path, database):
+    small = ["--model.hidden_size=16", "--model.heads=2", "--model.kv_heads=2", "--model.intermediate_size=16",
+             "--rollout.seeds=0:4", "--rollout.group_size=2", "--rollout.max_decisions=2", "--training.updates=1",
+             "--training.groups_per_update=2", "--eval.seeds=1000000:1000001", "--sft.epochs=1",
+             f"--rollout.trace_db={tmp_path / 't.db'}", f"--training.run_dir={tmp_path / 'rl'}",
+             f"--sft.run_dir={tmp_path / 'sft'}", "--algorithm.type=grpo", "--json"]  # fmt: skip
+    done = run("train", *small)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run_dir"] == str(tmp_path / "rl")
+    assert "held-out after 1 updates" in done.stderr
+    assert "no effect in local training: algorithm.type" in done.stderr
+    data = tmp_path / "data.jsonl"
+    assert run("traces", "export-sft", "--db", database, "--output", data).returncode == 0
+    done = run("train", "--type", "sft", "--dataset", data, "--validation", data, *small)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run_dir"] == str(tmp_path / "sft")
+    assert "validation after" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from task_app.core.errors import StoreError
-from task_app.store import TraceStore
+from task_app.store import TraceStore, database
 from task_app.store.schema import APPLICATION_ID
 
 
@@ -202,3 +202,19 @@ def test_processes_that_open_a_new_file_at_once_agree_on_one_schema(tmp_path):
     for name in names:
         with TraceStore.open(name, read_only=True) as store:
             assert store.query("SELECT count(*) FROM _sqlite_migrations")[0][0] == 2
+
+
+def test_a_full_disk_is_told_as_one(tmp_path, monkeypatch):
+    """SQLite ends the transaction by itself then; that must not hide why."""
+    connect = database._connect
+
+    def full(path: Path, read_only: bool) -> sqlite3.Connection:
+        connection = connect(path, read_only)
+        connection.execute("PRAGMA max_page_count = 4")
+        return connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_connect", full)
+        with pytest.raises(StoreError, match=r"database or disk is full \(what was stored before is kept; make room"):
+            TraceStore.open(tmp_path / "t.db")
+    TraceStore.open(tmp_path / "t.db").close()

@@ -7,7 +7,8 @@ from task_app.core.errors import ConfigError
 from task_app.store import TraceStore
 from task_app.train.evaluate import evaluate, evaluate_both, paired, paired_interval
 from task_app.train.grpo import run_training
-from task_app.train.launch import seed_totals
+from task_app.train.launch import SeedRow, seed_totals, train_seeds
+from task_app.train.metrics import MetricsLog
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.report import DIFFERENCE, ENV_STEPS, report_run
 from task_app.wiring import make_step_limits
@@ -135,6 +136,31 @@ def test_means_over_training_seeds_come_last():
     assert mean == ("mean", 1.0, 3.0, 2.0, 5.0, 10.0)
     interval = mean_interval([2.0, 4.0])
     assert (low[0], low[2], high[0], high[2]) == ("95 % low", interval.low, "95 % high", interval.high)
+
+
+def test_the_interval_over_training_seeds_by_hand():
+    """Three seeds. Means 2, 4, 9: mean 5, sample deviation √13, t(.975, 2 degrees) = 4.302653, so 5 ± 8.956686."""
+    rows: list[SeedRow] = [(0, 1.0, 2.0, 1.0, 5.0, 10.0), (1, 1.0, 4.0, 3.0, 5.0, 10.0), (2, 1.0, 9.0, None, 5.0, 10.0)]
+    mean, low, high = seed_totals(rows)
+    assert (mean[2], low[2], high[2]) == pytest.approx((5.0, -3.956686, 13.956686), abs=1e-5)
+    # A seed without a figure is left out of that column alone: 1 and 3, mean 2 ± 12.706205 · √2/√2.
+    assert (mean[3], low[3], high[3]) == pytest.approx((2.0, -10.706205, 14.706205), abs=1e-5)
+    assert (mean[1], low[1], high[1]) == (1.0, 1.0, 1.0)
+
+
+def test_training_seeds_are_runs_of_their_own(config_in, tmp_path):
+    """Worlds first: a seed's figures are its own evaluations' means, and the last rows are over these alone."""
+    small = {"rollout__group_size": 2, "training__updates": 1, "eval__seeds": "1000000:1000003"}
+    config = config_in(tmp_path, **small, model__max_positions=256)
+    rows = train_seeds(config, range(2), note=lambda text: None)
+    assert [row[0] for row in rows] == [0, 1, "mean", "95 % low", "95 % high"]
+    for seed, row in enumerate(rows[:2]):
+        lines = MetricsLog(config.training.run_dir / f"seed-{seed}" / "metrics.jsonl").lines()
+        first, last = [line for line in lines if line["kind"] == "eval"]
+        assert row[1:4] == (first["mean"], last["mean"], last["paired"]["mean"])
+        assert first["mean"] == sum(first["outcomes"]) / 3
+    expected = mean_interval([row[2] for row in rows[:2] if row[2] is not None])
+    assert (rows[2][2], rows[3][2], rows[4][2]) == (expected.mean, expected.low, expected.high)
 
 
 def test_the_report_tells_the_paired_difference(config_in, line, tmp_path):

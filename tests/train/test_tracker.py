@@ -153,6 +153,14 @@ def test_a_tracker_that_fails_warns_once_and_stops_nothing(fake, config_in, line
     assert f"OSError: no {broken}" in said[0]
 
 
+def test_what_a_tracker_prints_is_kept_out_of_the_output(fake, tmp_path, capfd):
+    fake("trackio", TRACKIO.replace('    _told("init"', '    print("a greeting")\n    _told("init"'))
+    (tracker,) = make_trackers(TrackingSection(trackio=True), "train-1", tmp_path)
+    tracker.start({})
+    print("{}")
+    assert capfd.readouterr() == ("{}\n", "a greeting\n")
+
+
 def test_an_unprotected_tracker_would_stop_it():
     class Failing:
         name = "failing"
