@@ -29,6 +29,8 @@ from tests.train.breaks import BREAKS, Break
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = "healthy"
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""How many forks run beside each other."""
 
 SLOW = (
     "torch", "peft", "transformers.models.qwen3", "transformers.models.llama", "transformers.models.gpt2",
@@ -102,17 +104,16 @@ def run_tests(fault: Break | None, tests: Iterable[str], result: Path) -> None:
     result.write_text(json.dumps(outcomes.told))
 
 
-def in_a_fork(fault: Break | None, tests: Iterable[str], result: Path) -> None:
+def start(fault: Break | None, tests: Iterable[str], result: Path) -> None:
     """Run tests in a child. Its exit code says nothing: what it wrote does."""
-    child = os.fork()
-    if not child:
-        try:
-            run_tests(fault, tests, result)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    if os.fork():
+        return
+    try:
+        run_tests(fault, tests, result)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
 
 
 def main() -> None:
@@ -122,9 +123,13 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # else every fork would search all that is imported for garbage, several times
     every = sorted({test for fault in BREAKS for test in fault.tests})
-    in_a_fork(None, every, folder / f"{HEALTHY}.json")
-    for number, fault in enumerate(BREAKS):
-        in_a_fork(fault, fault.tests, folder / f"{number}.json")
+    jobs = [(None, every, HEALTHY), *((fault, fault.tests, str(number)) for number, fault in enumerate(BREAKS))]
+    for index, (fault, tests, name) in enumerate(jobs):
+        if index >= AT_ONCE:
+            os.wait()
+        start(fault, tests, folder / f"{name}.json")
+    for _ in range(min(AT_ONCE, len(jobs))):
+        os.wait()
 
 
 if __name__ == "__main__":
