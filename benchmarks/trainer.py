@@ -1,7 +1,7 @@
 """Speed and memory of the trainer: one update against TRL's `GRPOTrainer`, both samplers against batched `generate`.
 
-    python benchmarks/trainer.py                  everything (about 5 minutes on an idle core)
-    python benchmarks/trainer.py --small          tiny model, little work: whether it runs; written only with --out
+    python benchmarks/trainer.py           everything (about 5 minutes on an idle core)
+    python benchmarks/trainer.py --small   whether it runs: tiny model, little work, no targets, written only with --out
 
 The update (trainer_update.py): both sides in processes of their own with the same weights and rows, asked in turn, one
 thread each; what is timed is one whole update. Rows are ragged as crafter_work.py says. Before any time is taken into
@@ -227,7 +227,7 @@ def main() -> None:
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     figures = measure(SMALL if arguments.small else Size(), arguments.threads)
-    missed = misses(figures)
+    missed = [] if arguments.small else misses(figures)
     shown = [
         (name, value, " ".join(map(str, TARGETS.get(name, ()))), "missed" if name in missed else "")
         for name, value in figures.items()
