@@ -103,8 +103,8 @@ BREAKS = (
     Break(
         "temperature dropped in the trainer",
         "train.learner",
-        "scores = score(self._network, self._network.model, batch, self._temperature)",
-        "scores = score(self._network, self._network.model, batch, 1.0)",
+        "scores = self.weights.score(batch, self._temperature)",
+        "scores = self.weights.score(batch, 1.0)",
         (AGREE,),
     ),
     Break(
@@ -124,15 +124,15 @@ BREAKS = (
     Break(
         "noise keyed by the order of the batch",
         "train.sampler",
-        "noise(key, self._table.longest) for key in keys",
-        "noise(str(index), self._table.longest) for index, _ in enumerate(keys)",
+        "noise_rows(keys, self._table.longest)",
+        "noise_rows([str(index) for index, _ in enumerate(keys)], self._table.longest)",
         ("train/test_sampler.py::test_what_a_key_draws_does_not_depend_on_the_batch",),
     ),
     Break(
         "noise of free text keyed by the order of the batch",
         "train.chat_sampler",
-        "noise(key, most) for key in keys",
-        "noise(str(index), most) for index, _ in enumerate(keys)",
+        "noise_rows(keys, most)",
+        "noise_rows([str(index) for index, _ in enumerate(keys)], most)",
         ("train/test_chat_sampler.py::test_what_a_key_draws_does_not_depend_on_the_batch[gpt2]",),
     ),
     # Rows that share a sequence.
@@ -149,20 +149,27 @@ BREAKS = (
     Break(
         "a mask of ones over packed rows",
         "train.chat_network",
-        "attention_mask=place.mask_B_T,",
-        "attention_mask=torch.ones_like(place.input_B_T),",
+        "rows = row_arguments(place.lengths, self.device) if by_row else {\"attention_mask\": place.mask_B_T}",
+        "rows = {\"attention_mask\": torch.ones_like(place.input_B_T)}",
         (f"{CHAT}the_check_at_the_start_finds_nothing_in_these[qwen3]",),
     ),
     Break(
         "packed rows with a cache, and no check at the start",
         "train.chat_network",
-        "use_cache=False,\n        ).last",
-        "use_cache=True,\n        ).last",
+        "use_cache=False, **rows",
+        "use_cache=True, attention_mask=None",
         (
             f"{CHAT}hidden_states_are_those_of_each_row_alone[packed-llama]",
             f"{CHAT}the_gradient_does_not_depend_on_packing_or_split[llama]",
         ),
         also=("if not difference < allowed:", "if difference > 1e9:"),
+    ),
+    Break(
+        "rows of a sequence not attended one by one",
+        "train.row_attention",
+        "if row_lengths is None:",
+        "if True:",
+        (f"{CHAT}the_check_at_the_start_finds_nothing_in_these[qwen3]",),
     ),
     Break(
         "the check at the start never finds anything",
@@ -175,7 +182,7 @@ BREAKS = (
     Break(
         "each micro-batch divided by its own tokens",
         "train.learner",
-        "(loss_N.sum() / shared).backward()",
+        "(loss_N.sum() / shared * current().size).backward()",
         "loss_N.mean().backward()",
         (f"{LEARNER}the_split_into_micro_batches_does_not_change_the_update[episodes]",),
     ),
@@ -282,8 +289,8 @@ BREAKS = (
     Break(
         "a partial update not superseded",
         "train.grpo",
-        "self._store.supersede(self._run_id, self.update + 1)",
-        "pass",
+        "self._store.supersede(self._run_id, self.update + 1)\n            self._metrics.cut",
+        "self._metrics.cut",
         (KILLED,),
     ),
     Break(
