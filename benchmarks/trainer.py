@@ -93,11 +93,12 @@ class Side:
 
 @dataclass(frozen=True)
 class Size:
-    """How much work: rows of the update, most decisions of an episode, groups of 8 to sample, repeats, the model."""
+    """How much work: rows of the update, most decisions of an episode, groups of 8 to sample (four times as many by
+    the embedded sampler), repeats, the model."""
 
     rows: int = 8
     most: int = 12
-    worlds: int = 4
+    worlds: int = 2
     repeats: int = 5
     shape: dict[str, int] = field(default_factory=lambda: SHAPE)
 
@@ -185,7 +186,7 @@ def measure(size: Size, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures: dict[str, Any] = {"parameters": make_folder(folder, size.shape)}
-        rows = embedded_rows(2 * size.worlds, 3 * size.repeats) + chat_rows(folder, size.worlds, size.repeats)
+        rows = embedded_rows(4 * size.worlds, 3 * size.repeats) + chat_rows(folder, size.worlds, size.repeats)
         figures |= measure_update(folder, size, threads)
     for row in rows:
         figures |= sampler_figures(row)

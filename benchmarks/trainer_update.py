@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from crafter_work import make_network, ragged_rows
+from memory import reset_peak, status
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -203,25 +204,13 @@ def trl(folder: Path, count: int, most: int, serve: Callable[[Callable[[], float
         processing_class=tokenizer,
         callbacks=[Asked()],
     )
-    reset_peak()
+    _BASE[0] = reset_peak()
     trainer.train()
 
 
 # -- what the two share ----------------------------------------------------------------------------
 
 _BASE = [0.0]
-
-
-def status(name: str) -> float:
-    """A figure of /proc/self/status in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name + ":"))
-
-
-def reset_peak() -> None:
-    """Forget the highest memory so far; what the process holds now is the base."""
-    Path("/proc/self/clear_refs").write_text("5")
-    _BASE[0] = status("VmRSS")
 
 
 def memory() -> dict[str, float]:
@@ -241,7 +230,7 @@ def told(value: dict[str, Any]) -> None:
 
 def serve(update: Callable[[], float]) -> None:
     """Make an update for each command."""
-    reset_peak()
+    _BASE[0] = reset_peak()
     for _ in commands():
         begin = time.perf_counter()
         loss = update()
