@@ -258,8 +258,8 @@ def test_the_command_under_torchrun_trains_and_prints_once(tmp_path):
     given = [f"--{name}={value}" for name, value in settings.items()]
     done = torchrun("-m", "task_app", "train", "--json", *given)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout[done.stdout.index("{\n") :])["after"]["n"] == 2
-    assert done.stdout.count("step rewards: mode") == 1
+    assert json.loads(done.stdout)["after"]["n"] == 2
+    assert done.stderr.count("step rewards: mode") == 1
     assert "Warning" not in done.stderr
     start = MetricsLog(tmp_path / "run/metrics.jsonl").lines()[0]
     assert start["machine"]["processes"] == 2
