@@ -195,6 +195,8 @@ def test_the_resolved_config_of_a_run_reads_back_as_it_was(load):
     [
         ("[eval]\nseeds = '5:9'", "held-out worlds have seeds of 1000000 and more"),
         ("[training.guards]\ncollapse_warn_after = 9\ncollapse_stop_after = 2", r"collapse_warn_after \(9\) must not"),
+        ('[sampler]\nbase_url = "127.0.0.1:8000"', r"an http:// or https:// address is needed"),
+        ('[sampler]\nbase_url = "http://127.0.0.1:8000/v1/"', r"the server's root is needed, without /v1"),
     ],
 )
 def test_settings_that_defeat_their_purpose_are_refused(load, text, sentence):
