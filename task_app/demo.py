@@ -49,14 +49,19 @@ SCRIPTED = ("random", "expert")
 
 IMITATION = {
     "sft.teacher.episodes": 160,
-    "sft.teacher.steps": 60,
+    "sft.teacher.steps": 70,
     "sft.teacher.rounds": 3,
     "sft.teacher.round_episodes": 60,
-    "sft.teacher.round_steps": 60,
+    "sft.teacher.round_steps": 75,
 }
-"""A third of what configs/basic/crafter_imitation.toml does by itself."""
-REINFORCEMENT = {"training.updates": 16, "training.learning_rate": 5e-4}
-"""From weights that can play already: smaller steps than from scratch."""
+"""Two fifths of what configs/basic/crafter_imitation.toml does by itself."""
+REINFORCEMENT = {
+    "training.updates": 8,
+    "training.groups_per_update": 6,
+    "training.learning_rate": 1e-4,
+    "training.warmup_updates": 2,
+}
+"""Small steps: a rate at which fresh weights learn undoes in a few updates what was imitated."""
 
 
 @dataclass(frozen=True, slots=True)
