@@ -1,9 +1,10 @@
-"""A disk that refuses, told the same way whatever was writing. It writes nothing itself but small whole files."""
+"""A disk that refuses, told the same way whatever was writing; files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 
 from task_app.core.errors import TrainError
 
-__all__ = ["replace_text", "writing"]
+__all__ = ["make_folder", "replace_text", "writing"]
 
 _OF_LIBRARIES = ("iostream", "PytorchStreamWriter", "inline_container", "os error")
 """In what `torch.save` and the tokenizers' own code say of a refused write: they raise no OSError."""
@@ -44,3 +45,21 @@ def replace_text(path: Path, text: str) -> None:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
+
+
+def make_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Make a folder with what `write` puts into it; an empty one of that name is replaced.
+
+    Raises TrainError when the disk refuses; the folder is then not there.
+    """
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        with writing(path):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            write(partial)
+            if path.exists():
+                path.rmdir()
+            os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

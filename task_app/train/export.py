@@ -6,9 +6,7 @@ weights of the model they were trained on.
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.chat_model import base_hash, load_adapters, load_causal_model, with_adapters
 from task_app.train.checkpoint import find_checkpoint, read_state
-from task_app.train.disk import writing
+from task_app.train.disk import make_folder
 from task_app.train.tokenizer import PAD
 
 __all__ = ["export_checkpoint"]
@@ -52,22 +50,8 @@ def export_checkpoint(run: Path, output: Path, *, merge: bool = False) -> Path:
         else:
             _copy(checkpoint, folder, embedded=not settings.path)
 
-    _whole_or_nothing(output, write)
+    make_folder(output, write)
     return checkpoint
-
-
-def _whole_or_nothing(output: Path, write: Callable[[Path], None]) -> None:
-    partial = output.with_name(f".partial-{output.name}")
-    try:
-        with writing(output):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            write(partial)
-            if output.exists():
-                output.rmdir()
-            os.replace(partial, output)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _copy(checkpoint: Path, folder: Path, *, embedded: bool) -> None:

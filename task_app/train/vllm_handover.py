@@ -7,7 +7,6 @@ an earlier try or a restarted server are never taken for these.
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ from pathlib import Path
 
 from task_app.core.errors import PolicyError, TrainError
 from task_app.train.chat_network import ChatNetwork
+from task_app.train.disk import make_folder
 from task_app.train.vllm_wire import PROCESSED, ServedModel, VllmServer
 
 __all__ = ["Handover"]
-
-_PARTIAL = ".partial-"
 
 
 class Handover:
@@ -91,14 +89,8 @@ class Handover:
 
     def _write(self, name: str) -> Path:
         """The weights in a folder that appears whole."""
-        target, partial = self._folder / name, self._folder / f"{_PARTIAL}{name}"
-        try:
-            partial.mkdir(parents=True)
-            self._network.save(partial)
-            os.replace(partial, target)
-        except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise TrainError(f"{target} could not be written: {error}") from error
+        target = self._folder / name
+        make_folder(target, self._network.save)
         return target
 
     def _give_whole(self, name: str, folder: Path) -> None:
