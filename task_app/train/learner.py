@@ -16,7 +16,7 @@ from task_app.train.network import MEMORY_ADVICE, Network, memory_guard
 from task_app.train.objective import divisor, kl_k2, mismatch_kl, token_loss
 from task_app.train.optimizer import NotFiniteError, rate_factor
 from task_app.train.ranks import current
-from task_app.train.rows import MicroBatch, Row, deal_micro_batches
+from task_app.train.rows import MicroBatch, Row
 from task_app.train.score import score
 from task_app.train.weights import weights_of
 
@@ -85,10 +85,7 @@ class Learner:
         A batch without any advantage (and without a KL penalty) changes nothing, momentum included.
         Raises NotFiniteError when loss or gradient is not finite; the weights are then as before the step.
         """
-        here, network, most = current(), self._network, self._settings.micro_batch_tokens
-        batches = deal_micro_batches(
-            rows, most, network.device, network.forward_tokens, hand=here.rank, hands=here.size
-        )
+        batches = self.weights.micro_batches(rows, self._settings.micro_batch_tokens)
         tokens = sum(len(row.targets) for row in rows)
         shared = divisor(self._settings.objective, episodes=episodes, tokens=tokens)
         reference = [self._reference_logp(batch) for batch in batches]
@@ -103,7 +100,7 @@ class Learner:
                 logp_N = self._backward(batch, reference[index], old[index] if len(old) > index else None, shared, sums)
                 if len(old) == index:
                     old.append(logp_N)
-            sums = _Sums.of_all(here.gather(sums))
+            sums = _Sums.of_all(current().gather(sums))
             _check_finite(sums.sum("loss"))
             norm = self.optimizer.step(factor) if signal and batches else 0.0
             # Mismatch and entropy describe the batch as it came in; clip and loss the last step.
@@ -138,8 +135,7 @@ class Learner:
             loss_N = loss_N + objective.kl_coefficient * penalty_N
             sums.add(kl_reference=penalty_N)
         with memory_guard(MEMORY_ADVICE):
-            # Gradients of several processes are averaged where they must be added.
-            (loss_N.sum() / shared * current().size).backward()
+            self.weights.backward(loss_N.sum() / shared)
         sums.tokens += len(loss_N)
         kl_N = mismatch_kl(old_N, batch.sampler_logp_N)
         weight_N = token.weight_N

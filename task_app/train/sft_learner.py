@@ -9,7 +9,7 @@ import torch
 from task_app.config.models import Config
 from task_app.train.network import MEMORY_ADVICE, Network, memory_guard
 from task_app.train.ranks import current
-from task_app.train.rows import Row, deal_micro_batches
+from task_app.train.rows import Row
 from task_app.train.weights import weights_of
 
 __all__ = ["SftLearner"]
@@ -19,7 +19,7 @@ class SftLearner:
     """Owns the weights of one network and their optimiser."""
 
     def __init__(self, network: Network, config: Config) -> None:
-        self._network, self._most_tokens = network, config.training.micro_batch_tokens
+        self._most_tokens = config.training.micro_batch_tokens
         self.weights = weights_of(
             network,
             learning_rate=config.sft.learning_rate,
@@ -41,19 +41,15 @@ class SftLearner:
         return self._run(rows, learn=False)
 
     def _run(self, rows: Sequence[Row], *, learn: bool) -> tuple[float, float]:
-        here, tokens = current(), sum(len(row.targets) for row in rows)
+        tokens = sum(len(row.targets) for row in rows)
         loss = entropy = 0.0
-        network, most = self._network, self._most_tokens
-        batches = deal_micro_batches(
-            rows, most, network.device, network.forward_tokens, hand=here.rank, hands=here.size
-        )
-        for batch in batches:
+        for batch in self.weights.micro_batches(rows, self._most_tokens):
             with memory_guard(MEMORY_ADVICE), torch.set_grad_enabled(learn):
                 scores = self.weights.score(batch, 1.0)
                 part = -scores.logp_N.sum() / tokens * batch.counts
                 if learn:
-                    (part * here.size).backward()  # gradients of several processes are averaged, not added
+                    self.weights.backward(part)
             loss += float(part.detach())
             entropy += float(scores.entropy_N.sum()) / tokens * batch.counts
-        shares = here.gather((loss, entropy))
+        shares = current().gather((loss, entropy))
         return sum(share[0] for share in shares), sum(share[1] for share in shares)

@@ -5,14 +5,15 @@ Learners compute through it and checkpoints are made through it, so that neither
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from task_app.train.network import Network
 from task_app.train.optimizer import Optimizer
 from task_app.train.ranks import current
-from task_app.train.rows import MicroBatch
+from task_app.train.rows import MicroBatch, Row, deal_micro_batches
 from task_app.train.score import Scores, score
 
 __all__ = ["Weights", "weights_of"]
@@ -25,9 +26,21 @@ class Weights:
         self.network = network
         self.optimizer = self._optimizer(network.parameters(), **optimiser)
 
+    def micro_batches(self, rows: Sequence[Row], most_tokens: int) -> list[MicroBatch]:
+        """This process's share of the rows, in micro-batches of at most so many tokens."""
+        here, network = current(), self.network
+        return deal_micro_batches(
+            rows, most_tokens, network.device, network.forward_tokens, hand=here.rank, hands=here.size
+        )
+
     def score(self, batch: MicroBatch, temperature: float) -> Scores:
         """Log-probabilities, with gradient, and entropies of a micro-batch."""
         return score(self.network, self.network.model, batch, temperature)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss of which every process has a share: theirs are averaged where they must be
+        added."""
+        (loss * current().size).backward()
 
     def publish(self) -> None:
         """Make `network.model`, which samples and is saved, what was trained. Here it always is."""

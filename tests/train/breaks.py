@@ -182,7 +182,7 @@ BREAKS = (
     Break(
         "each micro-batch divided by its own tokens",
         "train.learner",
-        "(loss_N.sum() / shared * current().size).backward()",
+        "self.weights.backward(loss_N.sum() / shared)",
         "loss_N.mean().backward()",
         (f"{LEARNER}the_split_into_micro_batches_does_not_change_the_update[episodes]",),
     ),
