@@ -9,6 +9,7 @@ from there, so it learns from the same rows. It makes no optimiser step and choo
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from task_app.rollout import plan_groups, play
 from task_app.rollout.relabel import Relabelling, make_teacher, relabel_episode
 from task_app.store import TraceStore
 from task_app.train.network import Network
-from task_app.train.plan import check_held_out, config_json
+from task_app.train.plan import check_worlds, config_json
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.rows import Row
 from task_app.train.sampler import noise
@@ -85,14 +86,7 @@ def check_lessons(config: Config, spec: TaskSpec) -> None:
             'this process; use "embedded"',
             field="sampler.kind",
         )
-    needed, seeds = teacher.episodes + teacher.rounds * teacher.round_episodes, config.rollout.seeds
-    if needed > len(seeds):
-        raise ConfigError(
-            f"rollout.seeds {seeds} holds {len(seeds)} worlds, but the teacher's rounds play {needed}; write "
-            f'"{seeds.start}:{seeds.start + needed}"',
-            field="rollout.seeds",
-        )
-    check_held_out(config)
+    check_worlds(config, teacher.episodes + teacher.rounds * teacher.round_episodes, "the teacher's rounds play")
 
 
 def make_lessons(config: Config, spec: TaskSpec, network: Network, run_id: Callable[[], str], note: Note) -> Lessons:
@@ -147,9 +141,7 @@ class TaughtLessons:
 
     def batch(self, step: int) -> list[Row]:
         current = self._round_of(step)
-        while self._rounds_read <= current:
-            self._rows += self._round(self._rounds_read, step)
-            self._rounds_read += 1
+        self._read(current, step)
         key = f"sft/{self._config.seed}/{current}"
         places = _places(len(self._rows), self._config.sft.batch_rows, step - self._starts[current], key)
         return [self._rows[place] for place in places]
@@ -158,10 +150,10 @@ class TaughtLessons:
         return f"of rounds 0 to {self._round_of(step)} of run {self._run_id!r} in {self._config.rollout.trace_db}"
 
     def _round_of(self, step: int) -> int:
-        return max(index for index, start in enumerate(self._starts) if start <= step)
+        return bisect_right(self._starts, step) - 1
 
     def sample(self, count: int) -> Sequence[Row]:
-        self.batch(0)
+        self._read(0, 0)
         return self._rows[:count]
 
     def facts(self) -> dict[str, Any]:
@@ -170,6 +162,12 @@ class TaughtLessons:
     @property
     def _run_id(self) -> str:
         return f"{self._told_run_id()}-lessons"
+
+    def _read(self, last: int, step: int) -> None:
+        """Have the rows of all rounds up to this one."""
+        while self._rounds_read <= last:
+            self._rows += self._round(self._rounds_read, step)
+            self._rounds_read += 1
 
     def _round(self, index: int, step: int) -> list[Row]:
         """The rows of a round: played now, or read back where an earlier process had played it."""

@@ -17,7 +17,7 @@ __all__ = [
     "before_changes",
     "changed_values",
     "check_config",
-    "check_held_out",
+    "check_worlds",
     "config_json",
     "credit_settings",
     "differing_keys",
@@ -78,24 +78,22 @@ def credit_settings(config: Config) -> CreditSettings:
 def check_config(config: Config) -> None:
     """Refuse a run that cannot finish or would not be honest. Raises ConfigError naming the key."""
     check_credit(credit_settings(config), config.step_rewards, config.rollout.group_size)
-    seeds = config.rollout.seeds
-    needed = config.training.updates * config.training.groups_per_update
-    if needed > len(seeds):
-        raise ConfigError(
-            f"rollout.seeds {seeds} holds {len(seeds)} worlds, but {config.training.updates} updates of "
-            f"{config.training.groups_per_update} groups need {needed}; write "
-            f'"{seeds.start}:{seeds.start + needed}"',
-            field="rollout.seeds",
-        )
-    check_held_out(config)
+    updates, groups = config.training.updates, config.training.groups_per_update
+    check_worlds(config, updates * groups, f"{updates} updates of {groups} groups need")
     _check_allowed(config)
     _check_sampler(config)
     check_tracking(config.tracking)
 
 
-def check_held_out(config: Config) -> None:
-    """Refuse worlds that are both trained on and held out. Raises ConfigError."""
+def check_worlds(config: Config, needed: int, why: str) -> None:
+    """Refuse fewer training worlds than are needed, and worlds that are held out too. Raises ConfigError."""
     seeds, held_out = config.rollout.seeds, config.eval.seeds
+    if needed > len(seeds):
+        raise ConfigError(
+            f"rollout.seeds {seeds} holds {len(seeds)} worlds, but {why} {needed}; write "
+            f'"{seeds.start}:{seeds.start + needed}"',
+            field="rollout.seeds",
+        )
     if seeds.start < held_out.stop and held_out.start < seeds.stop:
         raise ConfigError(
             f"rollout.seeds {seeds} and eval.seeds {held_out} overlap: worlds trained on cannot be held out",

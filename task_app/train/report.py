@@ -52,7 +52,7 @@ def build_report(
     held_out: dict[str, Summary] = {}
     if RANDOM in extra:
         held_out[RANDOM] = extra[RANDOM]
-    start = next(line for line in lines if line["kind"] == "start")
+    start = _start(lines)
     first = SFT if (start.get("init_from") or {}).get("kind") == "sft" else BEFORE
     for label, update in zip((first, "after"), (evaluated[0], evaluated[-1]), strict=True):
         held_out[label] = summarise(store.episodes(run_id=f"{run_id}-eval", update=update))
@@ -74,8 +74,12 @@ def _point(line: Mapping[str, Any], run_id: str, store: TraceStore) -> CurvePoin
     return CurvePoint(line["update"], mean_interval(outcomes), line["reward/mean_return"] or 0.0)
 
 
+def _start(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    return next(line for line in lines if line["kind"] == "start")
+
+
 def _facts(run_id: str, lines: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, Any]:
-    start = next(line for line in lines if line["kind"] == "start")
+    start = _start(lines)
     flags, credit = start["step_rewards"], start["credit"]
     training, rollout = config["training"], config["rollout"]
     seeds = config["eval"]["seeds"]
