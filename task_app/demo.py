@@ -26,7 +26,9 @@ from task_app.http.ports import check_port_free
 from task_app.rollout.client import HostedTaskApp
 from task_app.runs import Collected, collect_database, play_hosted
 from task_app.store import TraceStore
-from task_app.train.launch import SftOutcome, train_config, train_sft
+from task_app.train.launch import train_config
+from task_app.train.sft import run_sft
+from task_app.wiring import check
 
 __all__ = [
     "DemoConfigs",
@@ -69,7 +71,6 @@ class DemoResult:
     """What the demo shows at its end; `best_episode` is the trained policy's best held-out one."""
 
     collected: Collected
-    imitation: SftOutcome
     report: TrainingReport
     best_episode: str
 
@@ -192,8 +193,8 @@ def run_scripted_part(
     return summaries, collect_database(config, run_id=None, output=paths.vectors)
 
 
-Training = Callable[[int], AbstractContextManager[Callable[[dict[str, Any]], None]]]
-"""Opens a view of a training with its length; what it yields takes each line of the log."""
+View = AbstractContextManager[Callable[[dict[str, Any]], None]]
+"""A view of a training; what it yields takes each line of the log."""
 
 
 def run_demo(
@@ -202,22 +203,22 @@ def run_demo(
     port: int,
     *,
     stage: Stage,
-    imitating: Training,
-    training: Training,
+    imitating: Callable[[], View],
+    training: Callable[[int], View],
     note: Callable[[str], None],
 ) -> DemoResult:
     """All stages, one after another. Raises whatever a stage raises; what was recorded before it stays."""
     config = configs.reinforcement
     summaries, collected = run_scripted_part(config, paths, port, stage)
-    with imitating(0) as progress:
-        imitation = train_sft(configs.imitation, progress=progress)
+    with imitating() as progress:
+        run_sft(configs.imitation, check(configs.imitation), progress=progress)  # what it scores, training measures
     with training(config.training.updates) as progress:
         result, report = train_config(config, progress=progress, note=note, extra=summaries)
     with TraceStore.open(paths.trace_db, read_only=True) as store:
         sql = """SELECT episode_id FROM episodes WHERE run_id = ? AND training_update = ?
                  ORDER BY outcome DESC, seed LIMIT 1"""
         best = store.query(sql, (f"{result.run_id}-eval", result.updates))
-    return DemoResult(collected, imitation, report, best[0]["episode_id"])
+    return DemoResult(collected, report, best[0]["episode_id"])
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -107,7 +107,7 @@ def _train_sft(settings: Config, as_json: bool) -> None:
     from task_app.cli.output import console, errors, print_json
     from task_app.train.launch import train_sft
 
-    with _imitation_bar(0, errors if as_json else None) as progress:
+    with _imitation_bar(errors if as_json else console) as progress:
         outcome = train_sft(settings, progress=progress)
     if as_json:
         print_json(outcome.to_json())
@@ -179,12 +179,12 @@ def _ledger(run_dir: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _imitation_bar(steps: int, said: Console | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _imitation_bar(said: Console | None = None) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A bar of optimiser steps; what validation and a teacher's rounds give is told by `said`."""
     from task_app.cli.output import console, progress_bar
 
     said = said or console
-    with progress_bar("imitating", steps) as advance:
+    with progress_bar("imitating", 0) as advance:
 
         def progress(line: dict[str, Any]) -> None:
             if line["kind"] == "start":
