@@ -25,7 +25,16 @@ from task_app.rollout import Limits, plan_groups, play
 from task_app.train.chat_network import ChatNetwork, build_chat_network
 from task_app.train.rows import Row
 
-__all__ = ["SHAPE", "crafter", "make_folder", "make_network", "play_random", "prompts_of_turn", "ragged_rows"]
+__all__ = [
+    "SHAPE",
+    "SMALL_SHAPE",
+    "crafter",
+    "make_folder",
+    "make_network",
+    "play_random",
+    "prompts_of_turn",
+    "ragged_rows",
+]
 
 SHAPE = {
     "hidden_size": 256,
@@ -38,6 +47,8 @@ SHAPE = {
     "max_position_embeddings": 8192,
 }
 """3.7 M parameters; the words of Crafter are fewer than the vocabulary, as with any larger model."""
+SMALL_SHAPE = SHAPE | {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 128}
+"""Enough to see that all of a benchmark runs."""
 LONGEST_ANSWER = 128
 
 

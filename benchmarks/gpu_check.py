@@ -38,7 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from crafter_work import SHAPE, make_folder, make_network, play_random, prompts_of_turn, ragged_rows
+from crafter_work import SHAPE, SMALL_SHAPE, make_folder, make_network, play_random, prompts_of_turn, ragged_rows
 from memory import reset_peak, status
 from torch import Tensor
 
@@ -60,7 +60,6 @@ LARGE_SHAPE = {
     "vocab_size": 151_936,
     "max_position_embeddings": 40_960,
 }
-SMALL_SHAPE = SHAPE | {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 128}
 PEAKS = {"H200": 989.0, "H100": 989.0, "H20": 148.0, "B200": 2250.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0}
 """Dense bfloat16 TFLOP/s by the makers' data sheets (SXM where there are several)."""
 BOUNDS = {

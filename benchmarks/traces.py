@@ -35,10 +35,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import crafter
 import httpx
+from targets import misses, print_figures
 
 from task_app.apps import get_app
 from task_app.apps.crafter.engine.rules import ACTIONS
-from task_app.cli.output import print_table, progress_bar
+from task_app.cli.output import progress_bar
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
 from task_app.http.ports import listen
@@ -261,15 +262,6 @@ def measure(folder: Path, count: int) -> dict[str, float]:
     return figures
 
 
-def misses(figures: dict[str, float]) -> list[str]:
-    """The targets that are missed."""
-    return [
-        name
-        for name, (sign, target) in TARGETS.items()
-        if (figures[name] < target if sign == ">=" else figures[name] > target)
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=EPISODES)
@@ -279,12 +271,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         figures = measure(Path(folder), arguments.episodes)
-    missed = misses(figures)
-    rows = [
-        (name, value, " ".join(map(str, TARGETS.get(name, ()))), "missed" if name in missed else "")
-        for name, value in figures.items()
-    ]
-    print_table("trace databases", ("figure", "value", "target", ""), rows)
+    missed = misses(figures, TARGETS)
+    print_figures("trace databases", figures, TARGETS, missed)
     out = arguments.out or (RESULT if arguments.episodes == EPISODES else None)
     if out:
         machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": load}

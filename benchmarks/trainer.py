@@ -30,16 +30,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from crafter_work import SHAPE, make_folder, make_network, ragged_rows
+from crafter_work import SHAPE, SMALL_SHAPE, make_folder, make_network, ragged_rows
+from targets import misses, print_figures
 from trainer_sampler import SamplerRow, chat_rows, embedded_rows
 from trainer_update import TRL_ROWS, budget, widths
 
-from task_app.cli.output import print_table
 from task_app.train.rows import Row
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "trainer.json"
-SMALL_SHAPE = SHAPE | {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 128}
 TOLERANCE = 1e-4
 """Largest difference of loss and gradient, relative to the largest number compared."""
 TARGETS = {
@@ -205,15 +204,6 @@ def sampler_figures(row: SamplerRow) -> dict[str, float]:
     }
 
 
-def misses(figures: dict[str, Any]) -> list[str]:
-    """The targets that are missed."""
-    return [
-        name
-        for name, (sign, target) in TARGETS.items()
-        if (figures[name] < target if sign == ">=" else figures[name] > target)
-    ]
-
-
 def machine(load: float) -> dict[str, Any]:
     """Where and with what this was measured."""
     libraries = {name: version(name) for name in ("torch", "transformers", "trl")}
@@ -228,13 +218,8 @@ def main() -> None:
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     figures = measure(SMALL if arguments.small else Size(), arguments.threads)
-    missed = [] if arguments.small else misses(figures)
-    shown = [
-        (name, value, " ".join(map(str, TARGETS.get(name, ()))), "missed" if name in missed else "")
-        for name, value in figures.items()
-        if not isinstance(value, list)
-    ]
-    print_table("trainer", ("figure", "value", "target", ""), shown)
+    missed = [] if arguments.small else misses(figures, TARGETS)
+    print_figures("trainer", figures, TARGETS, missed)
     out = arguments.out or (None if arguments.small else RESULT)
     if out:
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
