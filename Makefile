@@ -20,7 +20,7 @@ $(READY): pyproject.toml setup.py $(wildcard task_app/apps/crafter/engine/*.c ta
 	  { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@echo "Setting up .venv (a few minutes the first time) …"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[train,modal,viewer,dev]'
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -e '.[train,modal,ray,viewer,dev]'
 	@touch $@
 
 demo: $(READY)

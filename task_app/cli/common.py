@@ -57,7 +57,7 @@ def run_guarded(command: Callable[[], Any]) -> None:
         _fail(str(error), 2)
     except TaskAppError as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):
         _fail("interrupted; what was recorded is kept", 130)
 
 
