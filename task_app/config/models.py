@@ -158,6 +158,10 @@ class ServerSection(Section):
     """The port; 0 lets the system choose."""
     api_key_env: str = "ENVIRONMENT_API_KEY"
     """The variable that holds the key clients must send."""
+    next_api_key_env: str = "ENVIRONMENT_API_KEY_NEXT"
+    """The variable that holds a second valid key, while clients change from one to the other."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that answer on the one port; all limits hold for them together."""
     max_concurrent_rollouts: int = Field(default=8, ge=1, le=256)
     """Rollouts running at once; further ones wait."""
     max_waiting_rollouts: int = Field(default=64, ge=0, le=10_000)
@@ -170,6 +174,12 @@ class ServerSection(Section):
     """The longest a rollout may take, in seconds; a request that asks for longer is held to it."""
     trace_dir: Path | None = None
     """Folder that gets each episode's SFT rows as a file (docs/sft_export.md); without one, none are written."""
+    requests_per_minute: int = Field(default=0, ge=0, le=1_000_000)
+    """Requests a key may make in a minute; more get 429 and Retry-After. 0 is no limit."""
+    cors_origins: list[str] = Field(default_factory=list)
+    """Origins whose pages may call the app from a browser, such as "https://example.org"; none by default."""
+    log: Literal["quiet", "text", "json"] = "quiet"
+    """Lines on standard error, one a request: warnings alone, words, or JSON. Never a prompt, a key or an answer."""
 
 
 class EvalSection(Section):

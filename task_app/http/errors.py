@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from task_app.core.errors import ConfigError, EnvError, StoreError
 
-__all__ = ["Busy", "InfrastructureFailure", "error_response", "install_error_handlers", "public_field"]
+__all__ = ["Busy", "Conflict", "InfrastructureFailure", "NotFound", "error_response", "install_error_handlers", "public_field"]
 
 _STATUS = {
     400: ("bad_request", "the body cannot be read"),
@@ -32,6 +32,22 @@ class Busy(Exception):
     def __init__(self, retry_after_s: int = 1) -> None:
         super().__init__("busy")
         self.retry_after_s = retry_after_s
+
+
+class Conflict(Exception):
+    """What is asked for contradicts what was done before; `field` names where. The sentence holds no input."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class NotFound(Exception):
+    """There is nothing of the name that `field` holds. The sentence holds no input."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InfrastructureFailure(Exception):
@@ -86,6 +102,14 @@ def _answer_refusals(app: FastAPI) -> None:
         response = error_response(429, "busy", "as many rollouts as allowed are running and waiting")
         response.headers["Retry-After"] = str(error.retry_after_s)
         return response
+
+    @app.exception_handler(Conflict)
+    async def conflict(request: Request, error: Conflict) -> JSONResponse:
+        return error_response(409, "conflict", str(error), error.field)
+
+    @app.exception_handler(NotFound)
+    async def not_found(request: Request, error: NotFound) -> JSONResponse:
+        return error_response(404, "not_found", str(error), error.field)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:

@@ -8,6 +8,6 @@ verify.py   whether a stored episode is what its seed and actions make
 """
 
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits
-from task_app.rollout.group import plan_groups, play, play_to_end
+from task_app.rollout.group import Stop, plan_groups, play, play_to_end
 
-__all__ = ["EpisodePlan", "EpisodeRun", "Limits", "plan_groups", "play", "play_to_end"]
+__all__ = ["EpisodePlan", "EpisodeRun", "Limits", "Stop", "plan_groups", "play", "play_to_end"]

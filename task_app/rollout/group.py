@@ -19,9 +19,27 @@ from task_app.core.task import TaskSpec
 from task_app.core.types import Completion, DecisionRequest, Episode, StepRewardFlags
 from task_app.rollout.episode import EpisodePlan, EpisodeRun, Limits
 
-__all__ = ["plan_groups", "play", "play_to_end"]
+__all__ = ["Stop", "plan_groups", "play", "play_to_end"]
 
 Sink = Callable[[Episode], None]
+
+
+class Stop:
+    """Asks running episodes to end at their next decision; the first `cause` given is the one they end with."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.cause = "interrupted"
+
+    def set(self, cause: str = "interrupted") -> None:
+        """Ask for the end. From any thread."""
+        if not self._event.is_set():
+            self.cause = cause
+            self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether the end was asked for."""
+        return self._event.is_set()
 
 
 def plan_groups(
@@ -51,7 +69,7 @@ class _Setting:
     policy: Policy
     limits: Limits
     flags: StepRewardFlags
-    stop: threading.Event
+    stop: Stop
 
     def start(self, plan: EpisodePlan) -> EpisodeRun:
         return EpisodeRun(plan, self.spec, self.limits, self.flags, self.policy.name, self.policy.version)
@@ -73,7 +91,7 @@ def play(
     call; an error of `sink` (a full disk) or an interrupt stops all, after which running episodes
     are recorded as aborted where possible.
     """
-    setting = _Setting(spec, policy, limits, flags, threading.Event())
+    setting = _Setting(spec, policy, limits, flags, Stop())
     guard = threading.Lock()
 
     def store(run: EpisodeRun) -> Episode:
@@ -88,12 +106,12 @@ def play(
     return _play_in_threads(plans, setting, store, concurrency)
 
 
-def play_to_end(run: EpisodeRun, policy: Policy, stop: threading.Event) -> None:
+def play_to_end(run: EpisodeRun, policy: Policy, stop: Stop) -> None:
     """Play one episode in this thread until it is over; `stop` aborts it at its next decision."""
     while not run.over:
         run.abort_if_late()
         if stop.is_set():
-            run.abort("interrupted")
+            run.abort(stop.cause)
         if not run.over:
             _decide([run], policy)
 

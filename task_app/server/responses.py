@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,12 @@ from task_app.core.wire import episode_to_json
 from task_app.server.requests import ignored_fields
 from task_app.server.rollouts import FinishedRollout
 
-__all__ = ["rollout_response"]
+__all__ = ["response_bytes", "rollout_response"]
+
+
+def response_bytes(finished: FinishedRollout) -> bytes:
+    """The whole answer as it is sent."""
+    return json.dumps(rollout_response(finished), allow_nan=False, separators=(",", ":")).encode()
 
 
 def rollout_response(finished: FinishedRollout) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from task_app.core.types import Episode
 from task_app.export import EpisodeFiles
-from task_app.rollout import EpisodePlan, EpisodeRun, play_to_end
+from task_app.rollout import EpisodePlan, EpisodeRun, Stop, play_to_end
 from task_app.server.requests import RolloutRequest
 from task_app.server.resolve import ResolvedRequest
 from task_app.store import TraceStore
@@ -36,15 +36,17 @@ class FinishedRollout:
 
 
 class Rollout:
-    """One episode to be made. `play` it in a thread; `give_up` ends it from another."""
+    """One episode to be made. `play` it in a thread; `stop` and `give_up` end it from another.
 
-    def __init__(
-        self, resolved: ResolvedRequest, store: TraceStore, stop: threading.Event, files: EpisodeFiles | None = None
-    ) -> None:
+    `stop` asks, and the episode ends at its next decision; `give_up` ends it now.
+    """
+
+    def __init__(self, resolved: ResolvedRequest, store: TraceStore, files: EpisodeFiles | None = None) -> None:
         self.resolved = resolved
+        self.episode_id = uuid.uuid4().hex
+        self.stop = Stop()
         self._store = store
         self._files = files
-        self._stop = stop
         self._run: EpisodeRun | None = None
         self._finished: FinishedRollout | None = None
         self._recording = threading.Lock()
@@ -52,7 +54,7 @@ class Rollout:
     def play(self) -> FinishedRollout:
         """Play to the end, or until the server stops, and store the episode. Raises StoreError."""
         resolved, policy = self.resolved, self.resolved.policy
-        started, episode_id = time.monotonic(), uuid.uuid4().hex
+        started, episode_id = time.monotonic(), self.episode_id
         run = self._run = EpisodeRun(
             _plan(resolved.request, episode_id),
             resolved.spec,
@@ -63,7 +65,7 @@ class Rollout:
             episode_id,
         )
         try:
-            play_to_end(run, policy, self._stop)
+            play_to_end(run, policy, self.stop)
         except Exception as error:  # a broken policy or world costs this episode, never the server
             logger.exception("episode %s broke", episode_id)
             run.fail(f"unexpected {type(error).__name__}")
@@ -78,8 +80,8 @@ class Rollout:
     def _cut_off_by(self, started: float) -> str:
         """Which limit of ours a policy ran into when it failed; empty when the failure is its own."""
         limit_s = self.resolved.limits.max_time_s
-        if self._stop.is_set():
-            return "interrupted"
+        if self.stop.is_set():
+            return self.stop.cause
         return f"took longer than {limit_s:g} s" if limit_s and time.monotonic() - started >= limit_s else ""
 
     def _record(self, run: EpisodeRun, abort_for: str = "") -> FinishedRollout:

@@ -1,38 +1,48 @@
 """What the routes share: rollouts in threads of their own, how many at once and for how long.
 
-Nothing heavy runs on the event loop. At most `max_concurrent_rollouts` play, `max_waiting_rollouts` wait,
-further ones are refused; none keeps its place beyond its time limit, however its policy hangs.
+Nothing heavy runs on the event loop. In all worker processes together at most `max_concurrent_rollouts` play and
+`max_waiting_rollouts` wait, further ones are refused; none keeps its place beyond its time limit, however its policy
+hangs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import httpx
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from task_app.config import Config
 from task_app.core.task import TaskSpec
+from task_app.core.types import Episode
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
 from task_app.policies.chat import completions_url
 from task_app.server.describe import describe, seed_info
+from task_app.server.idempotency import Answered, answered_once
+from task_app.server.metrics import Metrics
 from task_app.server.requests import RolloutRequest
 from task_app.server.resolve import ResolvedRequest, resolve_request
-from task_app.server.responses import rollout_response
+from task_app.server.responses import response_bytes
 from task_app.server.rollouts import FinishedRollout, Rollout
+from task_app.server.runs import RunStatus, abort_run, run_status
+from task_app.server.shared import Counts, Shared, shared_path
 from task_app.store import TraceStore
 
 __all__ = ["Service"]
 
 GRACE_S = 1.0
 """How long a rollout may take to notice that its time is up or the server stops, before it is given up."""
+ABORTED = "aborted by request"
+_LOOK_EVERY_S = 0.1
+_TRY_EVERY_S = 0.02
+_RUNS_REMEMBERED = 1024
 
 ResultT = TypeVar("ResultT")
 
@@ -40,14 +50,16 @@ ResultT = TypeVar("ResultT")
 class Service:
     """One served task; usable while `opened`."""
 
-    def __init__(self, config: Config, spec: TaskSpec, environ: Mapping[str, str]) -> None:
-        self.spec = spec
+    def __init__(self, config: Config, spec: TaskSpec, environ: Mapping[str, str], metrics: Metrics) -> None:
+        self.spec, self.metrics = spec, metrics
         self._config, self._environ = config, environ
         self._config_as_json = config.model_dump(mode="json")
-        self._slots = asyncio.Semaphore(config.server.max_concurrent_rollouts)
-        self._accepted = 0
-        self._stop = threading.Event()
+        self._runs_written: set[str] = set()
+        self._playing: dict[str, Rollout] = {}
+        self._next_in_line = asyncio.Lock()
+        self._place_free = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._own_thread = CapacityLimiter(1)  # so that a look never waits behind writers that wait for the disk
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -55,22 +67,35 @@ class Service:
 
         Raises StoreError for the database, ConfigError for a trace folder that cannot be written.
         """
-        folder = self._config.server.trace_dir
+        folder, server = self._config.server.trace_dir, self._config.server
         self._files = EpisodeFiles.open(folder) if folder else None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         with (
             TraceStore.open(self._config.rollout.trace_db) as self._store,
+            Shared.opened(
+                shared_path(self._config.rollout.trace_db),
+                max_running=server.max_concurrent_rollouts,
+                max_waiting=server.max_waiting_rollouts,
+            ) as self.shared,
             httpx.Client(follow_redirects=False, limits=limits) as self._client,
         ):
+            looking = asyncio.create_task(self._heed_aborts())
             try:
                 yield
             finally:
                 self.stop()
+                looking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await looking
 
     def stop(self) -> None:
         """Abort what is running at its next decision, or give it up after `GRACE_S`; refuse what waits."""
-        self._stop.set()
         self._stopping.set()
+        self._place_free.set()
+        for rollout in list(self._playing.values()):
+            rollout.stop.set()
+
+    # -- what the app says -------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
         """The task, how it is played, and the limits."""
@@ -80,76 +105,155 @@ class Service:
         """One seed's instance of the task; makes its world. Raises EnvError."""
         return await to_thread.run_sync(seed_info, self.spec, seed)
 
-    async def play(self, request: RolloutRequest) -> bytes:
-        """Play one request and give its answer as JSON.
+    async def state(self) -> dict[str, Any]:
+        """Whether rollouts can be played, and how many do; the database is looked at, not only held open."""
+        counts, fault = await to_thread.run_sync(self._look, limiter=self._own_thread)
+        server = self._config.server
+        return {
+            "ready": not fault and not self._stopping.is_set(),
+            "queue": {
+                "running": counts.running,
+                "waiting": counts.waiting,
+                "max_running": server.max_concurrent_rollouts,
+                "max_waiting": server.max_waiting_rollouts,
+            },
+            "store": {"ok": not fault},
+        }
+
+    def _look(self) -> tuple[Counts, str]:
+        return self.shared.counts(), self._store.fault()
+
+    async def status(self, run_id: str) -> RunStatus:
+        """What plays, waits and is stored of a run. Raises NotFound."""
+        return await to_thread.run_sync(run_status, run_id, self.shared, self._store)
+
+    async def abort(self, run_id: str) -> int:
+        """End all that plays or waits of a run, in every worker; how many there are. Raises NotFound."""
+        return await to_thread.run_sync(abort_run, run_id, self.shared, self._store)
+
+    # -- playing -----------------------------------------------------------------------------------
+
+    async def play(self, request: RolloutRequest, *, key: str = "", body: bytes = b"") -> Answered:
+        """Play one request and give its answer as JSON; with an idempotency `key`, once for all its repetitions.
 
         Raises ConfigError for what it asks, Busy when too many wait, InfrastructureFailure when the rollout
-        broke, StoreError when it could not be kept.
+        broke, StoreError when it could not be kept, Conflict for a key that came with another `body`.
         """
         resolved = await to_thread.run_sync(self._resolve, request)
-        rollout = Rollout(resolved, self._store, self._stop, self._files)
-        limit_s = resolved.limits.max_time_s or self._config.server.max_time_s
-        async with self._slot(limit_s):
+        rollout = Rollout(resolved, self._store, self._files)
+        if not key:
+            return Answered(await self._played(rollout))
+        limit_s = self._limit_s(rollout)
+        return await answered_once(
+            self.shared, self._store, key, body, rollout, lambda: self._played(rollout), limit_s=limit_s
+        )
+
+    async def _played(self, rollout: Rollout) -> bytes:
+        limit_s, begun = self._limit_s(rollout), time.monotonic()
+        async with self._place(rollout, limit_s):
             if self._stopping.is_set():
                 raise InfrastructureFailure("the server is stopping")
-            playing = asyncio.wrap_future(_in_daemon_thread(self._play, rollout))
-            await self._wait(playing, limit_s)
-            if playing.done():
-                return playing.result()
-            cause = "interrupted" if self._stopping.is_set() else f"took longer than {limit_s:g} s"
-            return await to_thread.run_sync(_give_up, rollout, cause)
+            self.metrics.began()
+            try:
+                playing = asyncio.wrap_future(_in_daemon_thread(self._play, rollout))
+                await self._wait(playing, rollout, limit_s)
+                if playing.done():
+                    episode, answer = playing.result()
+                else:
+                    cause = rollout.stop.cause if rollout.stop.is_set() else f"took longer than {limit_s:g} s"
+                    episode, answer = await to_thread.run_sync(_give_up, rollout, cause)
+            except BaseException:
+                self.metrics.ended("not_stored", 0, time.monotonic() - begun)
+                raise
+            self.metrics.ended(episode.status, len(episode.decisions), time.monotonic() - begun)
+            if isinstance(answer, InfrastructureFailure):
+                raise answer
+            return answer
 
     @asynccontextmanager
-    async def _slot(self, max_wait_s: float) -> AsyncIterator[None]:
+    async def _place(self, rollout: Rollout, max_wait_s: float) -> AsyncIterator[None]:
         """A place among those that play. Raises Busy when too many wait, or for too long."""
-        server = self._config.server
-        if self._accepted >= server.max_concurrent_rollouts + server.max_waiting_rollouts:
-            raise Busy
-        self._accepted += 1
+        episode_id, run_id = rollout.episode_id, rollout.resolved.request.run_id
         try:
-            try:
-                async with asyncio.timeout(max_wait_s):
-                    await self._slots.acquire()
-            except TimeoutError as error:
-                raise Busy from error
-            try:
-                yield
-            finally:
-                self._slots.release()
+            plays = await to_thread.run_sync(self.shared.enter, episode_id, run_id)
+        except Busy:
+            self.metrics.refused("busy")
+            raise
+        self._playing[episode_id] = rollout
+        try:
+            if not plays:
+                await self._wait_in_line(rollout, max_wait_s)
+            yield
         finally:
-            self._accepted -= 1
+            del self._playing[episode_id]
+            await to_thread.run_sync(self.shared.leave, episode_id)
+            self._place_free.set()
 
-    async def _wait(self, playing: asyncio.Future[bytes], limit_s: float) -> None:
-        """Until the rollout has ended, its time is up, or the server has been stopping for a moment."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((playing, stopping), timeout=limit_s + GRACE_S, return_when=asyncio.FIRST_COMPLETED)
-        if stopping.done():
-            await asyncio.wait((playing,), timeout=GRACE_S)
-        stopping.cancel()
+    async def _wait_in_line(self, rollout: Rollout, max_wait_s: float) -> None:
+        """Until a place is free, in the order of arrival here; whoever was stopped meanwhile needs none."""
+        try:
+            async with asyncio.timeout(max_wait_s), self._next_in_line:
+                while not (rollout.stop.is_set() or self._stopping.is_set()):
+                    self._place_free.clear()
+                    if await to_thread.run_sync(self.shared.advance, rollout.episode_id):
+                        return
+                    with suppress(TimeoutError):  # another process's places are told by nobody
+                        await asyncio.wait_for(self._place_free.wait(), _TRY_EVERY_S)
+        except TimeoutError as error:
+            self.metrics.refused("waited too long")
+            raise Busy from error
+
+    async def _wait(self, playing: asyncio.Future[Any], rollout: Rollout, limit_s: float) -> None:
+        """Until the rollout has ended, its time is up, or it has been asked to end for a moment."""
+        end = time.monotonic() + limit_s + GRACE_S
+        while not playing.done() and (left_s := end - time.monotonic()) > 0:
+            if rollout.stop.is_set():
+                left_s = min(left_s, GRACE_S)
+                end = min(end, time.monotonic() + left_s)
+            await asyncio.wait((playing,), timeout=min(left_s, _LOOK_EVERY_S))
+
+    async def _heed_aborts(self) -> None:
+        """Stop what any worker was asked to abort."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if not self._playing:
+                continue
+            for episode_id in await to_thread.run_sync(self.shared.to_abort):
+                if rollout := self._playing.get(episode_id):
+                    rollout.stop.set(ABORTED)
+
+    def _limit_s(self, rollout: Rollout) -> float:
+        return rollout.resolved.limits.max_time_s or self._config.server.max_time_s
 
     def _resolve(self, request: RolloutRequest) -> ResolvedRequest:
         return resolve_request(request, self._config, client=self._client, environ=self._environ)
 
-    def _play(self, rollout: Rollout) -> bytes:
-        self._store.write_run(rollout.resolved.request.run_id, "serve", self._config_as_json)
-        return _answer(rollout.play())
+    def _play(self, rollout: Rollout) -> tuple[Episode, bytes | InfrastructureFailure]:
+        run_id = rollout.resolved.request.run_id
+        if run_id not in self._runs_written:
+            self._store.write_run(run_id, "serve", self._config_as_json)
+            if len(self._runs_written) >= _RUNS_REMEMBERED:
+                self._runs_written.clear()
+            self._runs_written.add(run_id)
+        return _with_answer(rollout.play())
 
 
-def _give_up(rollout: Rollout, cause: str) -> bytes:
+def _give_up(rollout: Rollout, cause: str) -> tuple[Episode, bytes | InfrastructureFailure]:
     finished = rollout.give_up(cause)
     if finished is None:
         raise InfrastructureFailure(f"no episode was begun: {cause}")
-    return _answer(finished)
+    return _with_answer(finished)
 
 
-def _answer(finished: FinishedRollout) -> bytes:
+def _with_answer(finished: FinishedRollout) -> tuple[Episode, bytes | InfrastructureFailure]:
+    """The episode and its answer as JSON, or the failure that is the answer."""
     episode = finished.episode
     if episode.status != "infra_error":
-        return json.dumps(rollout_response(finished), allow_nan=False, separators=(",", ":")).encode()
+        return episode, response_bytes(finished)
     cause, url = episode.cause, finished.resolved.request.policy.config.inference_url
     if url and episode.policy == "chat":  # the endpoint's host is then the request's, and no answer repeats input
         cause = cause.replace(completions_url(url).host, "(inference_url)")
-    raise InfrastructureFailure(
+    return episode, InfrastructureFailure(
         f"the rollout broke: {cause}; it is stored without a reward",
         episode_id=episode.episode_id,
         decisions=len(episode.decisions),

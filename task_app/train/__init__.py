@@ -17,7 +17,7 @@ chat_sampler.py   free text, batched    export.py    checkpoint → Hugging Face
 guards.py      what a run watches for  layers.py     rewards taken apart, who is alive
 behaviour.py   how varied actions are  heartbeat.py  a run's sign of life
 tracker.py     wandb, trackio          ledger.py     runs/ledger.jsonl
-journal.py     these three for a run   codehash.py   which code ran
+journal.py     these three for a run
 weights.py     what is trained         shards.py     it in FSDP2 shards, under `torchrun`
 ranks.py       leader and followers    follower.py   what the other processes do
 spread_sampler.py  sampling by all     sft_learner.py   one supervised step

@@ -1,0 +1,310 @@
+"""What the worker processes of one server share: who plays and who waits, what is to be aborted, and answers by
+idempotency key.
+
+An SQLite file beside the trace database, whose loss costs no episode. Rows of a process that has ended count for
+nothing. It holds no prompt and no key, only hashes of both. Plays nothing; times are seconds of the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from task_app.core.errors import StoreError
+from task_app.http.errors import Busy, Conflict
+
+__all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
+
+State = Literal["waiting", "running"]
+
+KEPT_S = 24 * 3600.0
+"""How long an answer is kept for its idempotency key."""
+_BUSY_TIMEOUT_S = 30.0
+_NOBODY = "0:"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS rollouts (
+    episode_id TEXT PRIMARY KEY, run_id TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
+    since REAL NOT NULL, abort INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS requests (
+    key TEXT PRIMARY KEY, body TEXT NOT NULL, episode_id TEXT NOT NULL, owner TEXT NOT NULL, answer BLOB,
+    at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS calls (
+    caller TEXT NOT NULL, minute INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (caller, minute)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many rollouts play and wait, in all workers together."""
+
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRollout:
+    """One rollout that plays or waits; `aborting` once its end was asked for."""
+
+    episode_id: str
+    state: State
+    since: float
+    aborting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Where a request with an idempotency key stands.
+
+    episode_id  of the rollout that the first such request began
+    answer      what it was answered, once it was
+    lost        whether the process that played it has ended without an answer
+    """
+
+    episode_id: str
+    answer: bytes | None
+    lost: bool
+
+
+def shared_path(trace_db: Path) -> Path:
+    """The file beside a trace database: `task_app.db` → `task_app.serving.db`."""
+    return trace_db.with_suffix(".serving.db")
+
+
+class Shared:
+    """One process's connection. Safe to use from many threads; every call is one short transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, max_running: int, max_waiting: int) -> None:
+        self._connection, self._path = connection, path
+        self._max_running, self._max_waiting = max_running, max_waiting
+        self._lock = threading.Lock()
+        self._owner = _owner(os.getpid())
+
+    @classmethod
+    def open(cls, path: Path, *, max_running: int, max_waiting: int) -> Self:
+        """Open or create the file and drop what processes that have ended left in it. Raises StoreError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{path}, which a server keeps beside its trace database, cannot be used: {error}") from error
+        shared = cls(connection, path, max_running, max_waiting)
+        with shared._transaction() as rows:
+            shared._drop_the_dead(rows)
+            rows.execute("DELETE FROM requests WHERE at < ?", (time.time() - KEPT_S,))
+            rows.execute("DELETE FROM calls WHERE minute < ?", (int(time.time() // 60),))
+        return shared
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, *, max_running: int, max_waiting: int) -> Iterator[Self]:
+        """`open` and `close` around a block."""
+        shared = cls.open(path, max_running=max_running, max_waiting=max_waiting)
+        try:
+            yield shared
+        finally:
+            shared.close()
+
+    def close(self) -> None:
+        """Give up what this process holds, and close the connection."""
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM rollouts WHERE owner = ?", (self._owner,))
+            rows.execute("UPDATE requests SET owner = ? WHERE owner = ? AND answer IS NULL", (_NOBODY, self._owner))
+        with self._lock:
+            self._connection.close()
+
+    # -- rollouts ------------------------------------------------------------------------------
+
+    def enter(self, episode_id: str, run_id: str) -> bool:
+        """Take a place: True to play at once, False to wait. Raises Busy where as many wait as may."""
+        with self._transaction() as rows:
+            counts = self._counted(rows)
+            if counts.running + counts.waiting >= self._max_running + self._max_waiting:
+                self._drop_the_dead(rows)
+                counts = self._counted(rows)
+                if counts.running + counts.waiting >= self._max_running + self._max_waiting:
+                    raise Busy
+            plays = counts.running < self._max_running
+            state: State = "running" if plays else "waiting"
+            values = (episode_id, run_id, self._owner, state, time.time())
+            rows.execute("INSERT INTO rollouts (episode_id, run_id, owner, state, since) VALUES (?, ?, ?, ?, ?)", values)
+            return plays
+
+    def advance(self, episode_id: str) -> bool:
+        """Let one that waits play, if a place is free."""
+        with self._transaction() as rows:
+            if self._counted(rows).running >= self._max_running:
+                self._drop_the_dead(rows)
+                if self._counted(rows).running >= self._max_running:
+                    return False
+            rows.execute("UPDATE rollouts SET state = 'running', since = ? WHERE episode_id = ?", (time.time(), episode_id))
+            return True
+
+    def leave(self, episode_id: str) -> None:
+        """Give the place back."""
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM rollouts WHERE episode_id = ?", (episode_id,))
+
+    def counts(self) -> Counts:
+        """How many play and wait; those of processes that have ended are not counted."""
+        with self._reading() as rows:
+            owners = dict(rows.execute("SELECT owner || ' ' || state, count(*) FROM rollouts GROUP BY owner, state"))
+        alive = {label: number for label, number in owners.items() if _lives(label.partition(" ")[0])}
+        by_state = {
+            state: sum(number for label, number in alive.items() if label.endswith(f" {state}"))
+            for state in ("running", "waiting")
+        }
+        return Counts(**by_state)
+
+    def rollouts_of(self, run_id: str) -> list[RunningRollout]:
+        """What plays and waits of a run, in order of its beginning."""
+        sql = "SELECT episode_id, state, since, abort, owner FROM rollouts WHERE run_id = ? ORDER BY since, episode_id"
+        with self._reading() as rows:
+            found = rows.execute(sql, (run_id,)).fetchall()
+        return [
+            RunningRollout(episode_id, state, since, bool(abort))
+            for episode_id, state, since, abort, owner in found
+            if _lives(owner)
+        ]
+
+    def abort(self, run_id: str) -> int:
+        """Ask for the end of all that plays and waits of a run, whichever process it is in; how many there are."""
+        with self._transaction() as rows:
+            self._drop_the_dead(rows)
+            return rows.execute("UPDATE rollouts SET abort = 1 WHERE run_id = ?", (run_id,)).rowcount
+
+    def to_abort(self) -> set[str]:
+        """This process's episodes whose end was asked for."""
+        with self._reading() as rows:
+            found = rows.execute("SELECT episode_id FROM rollouts WHERE abort AND owner = ?", (self._owner,)).fetchall()
+        return {row[0] for row in found}
+
+    # -- idempotency ---------------------------------------------------------------------------
+
+    def begin_request(self, key: str, body: bytes, episode_id: str) -> Request | None:
+        """Note that `episode_id` answers the request; None for the first with this key, else how that one stands.
+
+        Raises Conflict when the same key came with another body.
+        """
+        name, content = _hash(key.encode()), _hash(body)
+        with self._transaction() as rows:
+            sql = "SELECT body, episode_id, owner, answer FROM requests WHERE key = ? AND at >= ?"
+            found = rows.execute(sql, (name, time.time() - KEPT_S)).fetchone()
+            if found is None:
+                values = (name, content, episode_id, self._owner, time.time())
+                rows.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, NULL, ?)", values)
+                return None
+            if found[0] != content:
+                raise Conflict("the Idempotency-Key was used with another body", field="Idempotency-Key")
+            return Request(found[1], found[3], lost=found[3] is None and not _lives(found[2]))
+
+    def take_over(self, key: str, lost: str, episode_id: str) -> bool:
+        """Answer a request in the place of a process that has ended while playing `lost`; False if another does."""
+        with self._transaction() as rows:
+            taken = rows.execute(
+                "UPDATE requests SET episode_id = ?, owner = ? WHERE key = ? AND episode_id = ? AND answer IS NULL",
+                (episode_id, self._owner, _hash(key.encode()), lost),
+            )
+            return taken.rowcount == 1
+
+    def finish_request(self, key: str, answer: bytes) -> None:
+        """Keep the answer for every further request with the key."""
+        with self._transaction() as rows:
+            rows.execute("UPDATE requests SET answer = ? WHERE key = ?", (answer, _hash(key.encode())))
+
+    def forget_request(self, key: str) -> None:
+        """The request came to nothing: the next one with its key begins anew."""
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM requests WHERE key = ? AND answer IS NULL", (_hash(key.encode()),))
+
+    # -- rates ---------------------------------------------------------------------------------
+
+    def calls_this_minute(self, caller: bytes) -> int:
+        """Count one more call of a caller in the running minute."""
+        minute = int(time.time() // 60)
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM calls WHERE minute < ?", (minute,))
+            sql = """INSERT INTO calls VALUES (?, ?, 1)
+                     ON CONFLICT DO UPDATE SET number = number + 1 RETURNING number"""
+            return rows.execute(sql, (_hash(caller), minute)).fetchone()[0]
+
+    # -- the file ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told():
+            yield self._connection
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}, which a server keeps beside its trace database: {error}") from error
+
+    @staticmethod
+    def _counted(rows: sqlite3.Connection) -> Counts:
+        sql = "SELECT coalesce(sum(state = 'running'), 0), coalesce(sum(state = 'waiting'), 0) FROM rollouts"
+        return Counts(*rows.execute(sql).fetchone())
+
+    @staticmethod
+    def _drop_the_dead(rows: sqlite3.Connection) -> None:
+        owners = [row[0] for row in rows.execute("SELECT DISTINCT owner FROM rollouts")]
+        for owner in owners:
+            if not _lives(owner):
+                rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _owner(pid: int) -> str:
+    """A process by its id and, where the system tells, when it began: ids are used again."""
+    return f"{pid}:{_began(pid)}"
+
+
+def _lives(owner: str) -> bool:
+    pid = int(owner.partition(":")[0])
+    if owner == _NOBODY or _owner(pid) != owner:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _began(pid: int) -> str:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
