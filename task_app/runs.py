@@ -44,6 +44,7 @@ __all__ = [
     "play_config",
     "play_hosted",
     "score",
+    "served_elsewhere",
 ]
 
 Progress = Callable[[Episode], None]
@@ -148,6 +149,15 @@ def installation() -> dict[str, str]:
     for found in find_apps().values():
         facts |= found.app.installation()
     return facts | {f"extra {name}": "yes" if find_spec(module) else "no" for name, module in extras.items()}
+
+
+def served_elsewhere(base_url: str, api_key: str = "") -> dict[str, Any]:
+    """What a task app at `base_url` says of itself: its health, and what it plays and how.
+
+    Raises ConfigError for a `base_url` that is none, PolicyError when nobody answers or the key is wrong.
+    """
+    with HostedTaskApp(base_url, api_key=api_key, timeout_s=30.0) as app:
+        return app.health() | app.task_info()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""`list` and `serve`."""
+"""`list`, `info` and `serve`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,12 +37,25 @@ def list_apps(as_json: Json = False) -> None:
     print_table("", ("name", "aliases", "version", "from", "what it is"), rows)
 
 
-def info(as_json: Json = False) -> None:
-    """Say which version this is, which Crafter engine plays and why, and which extras are installed."""
+def info(
+    base_url: Annotated[
+        str | None, typer.Option(help="A task app that is served there: its health, task, tools, policies and limits.")
+    ] = None,
+    env_file: Annotated[Path | None, typer.Option(help="File that sets its key, ENVIRONMENT_API_KEY.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what is installed here and which Crafter engine plays; with --base-url, what is served there."""
     from task_app.cli.output import print_json, print_table
-    from task_app.runs import installation
 
-    facts = installation()
+    if base_url is None:
+        from task_app.runs import installation
+
+        facts = installation()
+    else:
+        from task_app.cli.choosing import secrets_for
+        from task_app.runs import served_elsewhere
+
+        facts = served_elsewhere(base_url, secrets_for([], env_file).environ.get("ENVIRONMENT_API_KEY", ""))
     if as_json:
         print_json(facts)
     else:
@@ -54,20 +67,34 @@ def serve(
     name: Annotated[str, typer.Argument(help="The task app, by name or alias.")],
     host: Annotated[str | None, typer.Option(help="Address to listen on; beyond 127.0.0.1 a key is needed.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on [default: 8010].")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that answer on it [default: 1].")] = None,
+    force: Annotated[bool, typer.Option("--force", help="End a server of ours that holds the port first.")] = False,
+    reload: Annotated[bool, typer.Option("--reload", help="Begin anew when source or config changes.")] = False,
     trace_db: Annotated[
         Path | None, typer.Option(help="Database for the episodes [default: traces/task_app.db].")
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Folder for each episode's SFT rows, as export-sft writes them.")
     ] = None,
+    env_file: Annotated[Path | None, typer.Option(help="File that sets keys, such as .env.")] = None,
+    log: Annotated[
+        Literal["quiet", "text", "json"] | None, typer.Option(help="Lines on standard error [default: quiet].")
+    ] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
-    options = {"task.app": name, "server.host": host, "server.port": port}
-    options |= {"rollout.trace_db": trace_db, "server.trace_dir": trace}
+    from task_app.config import parse_overrides
+
+    options = {"task.app": name, "server.host": host, "server.port": port, "server.workers": workers}
+    options |= {"rollout.trace_db": trace_db, "server.trace_dir": trace, "server.log": log}
     settings = config_from(ctx, config, options)
+    from task_app.cli.choosing import secrets_for
     from task_app.cli.output import console
+    from task_app.server.serve import Reload, needed_keys
     from task_app.server.serve import serve as run_server
+
+    given = parse_overrides(ctx.args) | {key: value for key, value in options.items() if value is not None}
+    secrets = secrets_for(needed_keys(settings), env_file)
 
     def ready(address: str) -> None:
         folder = settings.server.trace_dir
@@ -75,4 +102,10 @@ def serve(
         places = f"episodes go to {settings.rollout.trace_db}{rows}"
         console.print(f"serving {name} at {address} · {places} · stop with Ctrl-C", soft_wrap=True)
 
-    run_server(settings, ready=ready)
+    run_server(
+        settings,
+        ready=ready,
+        environ=secrets.environ,
+        force=force,
+        reload=Reload(config, given) if reload else None,
+    )

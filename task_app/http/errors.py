@@ -5,6 +5,7 @@ A body names the offending field and what is allowed; what was sent never comes 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +17,17 @@ from starlette.responses import JSONResponse
 
 from task_app.core.errors import ConfigError, EnvError, StoreError
 
-__all__ = ["Busy", "Conflict", "InfrastructureFailure", "NotFound", "error_response", "install_error_handlers", "public_field"]
+__all__ = [
+    "Busy",
+    "Conflict",
+    "InfrastructureFailure",
+    "NotFound",
+    "error_response",
+    "install_error_handlers",
+    "public_field",
+]
+
+logger = logging.getLogger(__name__)
 
 _STATUS = {
     400: ("bad_request", "the body cannot be read"),
@@ -91,7 +102,10 @@ def _answer_refusals(app: FastAPI) -> None:
         if problem["type"] == "json_invalid" or problem["loc"] == ("body",):
             return error_response(400, "bad_json", "the body must be a JSON object, sent as application/json")
         message = "unknown field" if problem["type"] == "extra_forbidden" else problem["msg"]
-        return error_response(422, "invalid", message, public_field(problem["loc"][1:]))
+        place, *parts = problem["loc"]
+        # A header that is asked for has a name of ours, hyphens and all.
+        field = str(parts[0]) if place == "header" else public_field(parts)
+        return error_response(422, "invalid", message, field)
 
     @app.exception_handler(ConfigError)
     async def refused(request: Request, error: ConfigError) -> JSONResponse:
@@ -123,6 +137,7 @@ def _answer_failures(app: FastAPI) -> None:
 
     @app.exception_handler(StoreError)
     async def not_stored(request: Request, error: StoreError) -> JSONResponse:
+        logger.error("%s", error)
         sentence = "the trace database could not be written; this episode is lost, those before it are kept"
         return error_response(503, "store_unavailable", sentence)
 

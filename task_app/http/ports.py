@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
         other = port + 1 if port < 65_535 else port - 1
         raise ConfigError(
             f"port {port} is in use by {who_listens(port)}; choose another with --port {other} "
-            f"(for the demo: make demo PORT={other})",
+            f"(for the demo: make demo PORT={other}); a server of ours is ended first with serve --force",
             field="server.port",
         ) from error
     return listener

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from task_app.core.types import Episode
 
-__all__ = ["AGENT_OPS", "ENV_OPS", "RolloutRequest", "TaskInfoQuery", "ignored_fields"]
+__all__ = ["AGENT_OPS", "ENV_OPS", "AbortRequest", "Name", "RolloutRequest", "TaskInfoQuery", "ignored_fields"]
 
 AGENT_OPS = ("agent", "policy", "model")
 ENV_OPS = ("env", "environment", "step")
@@ -109,6 +109,12 @@ class RolloutRequest(_Body):
     mode: Name | None = None
     training_session_id: Name | None = None
     synth_base_url: str | None = None
+
+
+class AbortRequest(_Body):
+    """Which run is to end."""
+
+    run_id: Name
 
 
 class TaskInfoQuery(BaseModel):

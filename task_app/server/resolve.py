@@ -47,9 +47,9 @@ class ResolvedRequest:
 
 def check_endpoint(config: Config, environ: Mapping[str, str]) -> None:
     """Raise ConfigError when the config's own model endpoint is no URL or its key is missing."""
-    policy = config.policy
-    if policy.inference_url:
-        provider_key(policy.inference_url, policy.api_key_env, environ, own_key_env=config.server.api_key_env)
+    policy, server = config.policy, config.server
+    for own_key_env in (server.api_key_env, server.next_api_key_env) if policy.inference_url else ():
+        provider_key(policy.inference_url, policy.api_key_env, environ, own_key_env=own_key_env)
 
 
 def resolve_request(

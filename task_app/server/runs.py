@@ -5,7 +5,9 @@ A run is whatever rollouts share a `run_id`. Reads and marks; the workers that p
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
+
+from pydantic import BaseModel
 
 from task_app.http.errors import NotFound
 from task_app.server.shared import Shared
@@ -17,7 +19,7 @@ _LISTED = 100
 """Stored episodes an answer lists, the newest first; all are counted."""
 
 
-class RunStatus(TypedDict):
+class RunStatus(BaseModel):
     """`status`: running while anything plays or waits, else done. `episodes` counts what is stored, by status."""
 
     run_id: str

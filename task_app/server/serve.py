@@ -1,23 +1,50 @@
-"""The hosted app on a real port: checks first, then uvicorn, until it is told to stop."""
+"""The hosted app on a real port: checks first, then uvicorn, in one process or several, until it is told to stop."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from task_app.config import Config
-from task_app.core.errors import ConfigError
+from task_app.config import Config, load_config
+from task_app.core.errors import ConfigError, TaskAppError
 from task_app.export import EpisodeFiles
 from task_app.http.auth import is_loopback
+from task_app.http.logs import log_to_stderr
 from task_app.http.ports import listen
-from task_app.server.app import create_app
+from task_app.http.previous import end_previous, remembered
+from task_app.server.app import SERVER_PID, create_app, valid_keys
+from task_app.server.workers import run_workers
 from task_app.store import TraceStore
 
-__all__ = ["address_of", "serve"]
+__all__ = ["Reload", "address_of", "needed_keys", "serve"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Where the config is read from, again each time that the package or the file's folder changes."""
+
+    path: Path | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self) -> Config:
+        """The config as the file says now. Raises ConfigError."""
+        return load_config(self.path, self.overrides)
+
+    def folders(self) -> list[str]:
+        """What is watched."""
+        return [str(Path(__file__).parents[1]), *([str(self.path.parent.resolve())] if self.path else [])]
 
 
 class _Server(uvicorn.Server):
@@ -37,25 +64,94 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(config: Config, *, ready: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
+def needed_keys(config: Config) -> list[str]:
+    """The variables without which the config cannot be served."""
+    own = [] if is_loopback(config.server.host) else [config.server.api_key_env]
+    return own + ([config.policy.api_key_env] if config.policy.api_key_env else [])
+
+
+def serve(
+    config: Config,
+    *,
+    ready: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
+    force: bool = False,
+    reload: Reload | None = None,
+) -> None:
     """Serve until interrupted; `ready` is told the address once requests are answered.
+
+    `force` first ends a server of ours that holds the port. With `reload` one process serves, which begins anew when
+    something changes; `ready` is then told before it answers.
 
     Raises ConfigError when the port is taken (naming by whom), when the address reaches beyond this
     machine and no key is set, or when the trace folder cannot be written; StoreError when the trace
     database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not environ.get(server.api_key_env, "").strip():
+    if not is_loopback(server.host) and not valid_keys(server, environ):
         raise ConfigError(
             f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
             field="server.host",
         )
-    app = create_app(config, environ=environ)
-    with listen(server.host, server.port) as listener:
-        TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
+    create_app(config, environ=environ)  # its errors are ours here; in a worker they would be a traceback
+    if force and server.port:
+        end_previous(server.host, server.port)
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(server.host, server.port))
+        TraceStore.open(config.rollout.trace_db).close()  # likewise
         if server.trace_dir:
-            EpisodeFiles.open(server.trace_dir)  # likewise
-        _Server(app, ready=lambda: ready(address_of(listener))).run(sockets=[listener])
+            EpisodeFiles.open(server.trace_dir)
+        stack.enter_context(remembered(listener.getsockname()[1]))
+        os.environ[SERVER_PID] = str(os.getpid())
+        stack.callback(os.environ.pop, SERVER_PID, None)
+        _serve_on(listener, config, environ, lambda: ready(address_of(listener)), reload)
+
+
+def _serve_on(
+    listener: socket.socket,
+    config: Config,
+    environ: Mapping[str, str],
+    ready: Callable[[], None],
+    reload: Reload | None,
+) -> None:
+    if reload is not None:
+        ready()
+        _serve_reloading(listener, environ, reload)
+    elif config.server.workers > 1:
+        run_workers(_serve_here, config, environ, listener, ready)
+    else:
+        _serve_here(config, environ, listener, ready)
+
+
+def _serve_here(config: Config, environ: Mapping[str, str], listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve in this process."""
+    log_to_stderr(config.server.log)
+    _Server(create_app(config, environ=environ), ready).run(sockets=[listener])
+
+
+def _serve_reloading(listener: socket.socket, environ: Mapping[str, str], reload: Reload) -> None:
+    """Serve in a child that is begun anew when a source file or a config changes."""
+    from uvicorn.supervisors import ChangeReload
+
+    settings = uvicorn.Config(
+        "task_app.server:create_app",  # what runs is `target`; the reloader only wants to be told a name
+        factory=True,
+        reload=True,
+        reload_dirs=reload.folders(),
+        reload_includes=["*.py", "*.toml"],
+        log_level="warning",
+    )
+    target = partial(_serve_anew, reload=reload, environ=dict(environ))
+    ChangeReload(settings, target=target, sockets=[listener]).run()
+
+
+def _serve_anew(sockets: list[socket.socket] | None, reload: Reload, environ: Mapping[str, str]) -> None:
+    """One child's life; a config that is wrong for now is told, and the next change tried."""
+    assert sockets is not None
+    try:
+        _serve_here(reload.config(), environ, sockets[0], lambda: None)
+    except TaskAppError as error:
+        logger.error("%s; waiting for a change", error)
 
 
 def address_of(listener: socket.socket) -> str:

@@ -123,6 +123,10 @@ class Service:
     def _look(self) -> tuple[Counts, str]:
         return self.shared.counts(), self._store.fault()
 
+    async def count_call(self, caller: bytes) -> int:
+        """Count one more call of a caller; how many those are in the running minute, in all workers together."""
+        return await to_thread.run_sync(self.shared.calls_this_minute, caller)
+
     async def status(self, run_id: str) -> RunStatus:
         """What plays, waits and is stored of a run. Raises NotFound."""
         return await to_thread.run_sync(run_status, run_id, self.shared, self._store)

@@ -20,6 +20,7 @@ from typing import Literal, Self
 
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
+from task_app.http.previous import process_began
 
 __all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
 
@@ -33,7 +34,7 @@ _NOBODY = "0:"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
     episode_id TEXT PRIMARY KEY, run_id TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
-    since REAL NOT NULL, abort INTEGER NOT NULL DEFAULT 0
+    since REAL NOT NULL, abort INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS requests (
     key TEXT PRIMARY KEY, body TEXT NOT NULL, episode_id TEXT NOT NULL, owner TEXT NOT NULL, answer BLOB,
@@ -101,7 +102,9 @@ class Shared:
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(_SCHEMA)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{path}, which a server keeps beside its trace database, cannot be used: {error}") from error
+            raise StoreError(
+                f"{path}, which a server keeps beside its trace database, cannot be used: {error}"
+            ) from error
         shared = cls(connection, path, max_running, max_waiting)
         with shared._transaction() as rows:
             shared._drop_the_dead(rows)
@@ -141,7 +144,7 @@ class Shared:
             plays = counts.running < self._max_running
             state: State = "running" if plays else "waiting"
             values = (episode_id, run_id, self._owner, state, time.time())
-            rows.execute("INSERT INTO rollouts (episode_id, run_id, owner, state, since) VALUES (?, ?, ?, ?, ?)", values)
+            rows.execute("INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, 0)", values)
             return plays
 
     def advance(self, episode_id: str) -> bool:
@@ -151,7 +154,9 @@ class Shared:
                 self._drop_the_dead(rows)
                 if self._counted(rows).running >= self._max_running:
                     return False
-            rows.execute("UPDATE rollouts SET state = 'running', since = ? WHERE episode_id = ?", (time.time(), episode_id))
+            rows.execute(
+                "UPDATE rollouts SET state = 'running', since = ? WHERE episode_id = ?", (time.time(), episode_id)
+            )
             return True
 
     def leave(self, episode_id: str) -> None:
@@ -265,7 +270,7 @@ class Shared:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(f"{self._path}, which a server keeps beside its trace database: {error}") from error
+            raise _unusable(self._path, error) from error
 
     @staticmethod
     def _counted(rows: sqlite3.Connection) -> Counts:
@@ -280,13 +285,17 @@ class Shared:
                 rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
 
 
+def _unusable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path}, which a server keeps beside its trace database, cannot be used: {error}")
+
+
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
 def _owner(pid: int) -> str:
     """A process by its id and, where the system tells, when it began: ids are used again."""
-    return f"{pid}:{_began(pid)}"
+    return f"{pid}:{process_began(pid)}"
 
 
 def _lives(owner: str) -> bool:
@@ -300,11 +309,3 @@ def _lives(owner: str) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _began(pid: int) -> str:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]

@@ -93,9 +93,9 @@ class TraceStore:
     # -- reading ---------------------------------------------------------------------------
 
     def fault(self, wait_s: float = 0.2) -> str:
-        """Why the database cannot be used just now, empty when it can; a writer that holds it longer is one reason."""
+        """Why the database cannot be read, empty when it can, or when a write takes longer than the wait."""
         if not self._lock.acquire(timeout=wait_s):
-            return f"trace database {self.path} is busy"
+            return ""
         try:
             self._rows("SELECT 1 FROM episodes LIMIT 1", ())
         except StoreError as error:

@@ -25,10 +25,10 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
+from task_app.codehash import code_hash
 from task_app.config.training import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
-from task_app.codehash import code_hash
 from task_app.train.disk import writing
 from task_app.train.load import build_network
 from task_app.train.network import Network

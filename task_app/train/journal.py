@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from task_app.codehash import code_hash
 from task_app.config.models import Config
 from task_app.core.errors import TrainError
-from task_app.codehash import code_hash
 from task_app.train.heartbeat import Heartbeat, Phase, RunStatus
 from task_app.train.ledger import RunKind, end_record, ledger_of, run_result, start_record
 from task_app.train.metrics import MetricsLog

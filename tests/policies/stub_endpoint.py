@@ -124,6 +124,17 @@ class StubEndpoint:
         self._closing.wait(60)
         handler.close_connection = True
 
+    def slow(self, seconds: float, then: Behaviour) -> Behaviour:
+        """`then`, after a time."""
+
+        def send(handler: BaseHTTPRequestHandler) -> None:
+            if self._closing.wait(seconds):
+                handler.close_connection = True
+            else:
+                then(handler)
+
+        return send
+
     def trickle(self, handler: BaseHTTPRequestHandler) -> None:
         """An answer that goes on for five seconds, a byte at a time."""
         handler.send_response(200)

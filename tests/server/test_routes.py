@@ -8,6 +8,7 @@ import re
 import pytest
 
 from task_app import __version__
+from task_app.codehash import code_hash
 from task_app.core.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +26,12 @@ async def test_root_and_health_are_open_and_the_rest_is_not(hosted):
             "service": "crafter-task-app",
             "version": __version__,
             "task": "crafter",
+            "code_hash": code_hash(),
             "pid": os.getpid(),
+            "server_pid": os.getpid(),
+            "ready": True,
+            "queue": {"running": 0, "waiting": 0, "max_running": 8, "max_waiting": 64},
+            "store": {"ok": True},
         }
         for method, path in [("GET", "/info"), ("GET", "/task_info"), ("POST", "/rollout"), ("GET", "/openapi.json"),
                              ("GET", "/nothing"), ("POST", "/"), ("POST", "/health")]:  # fmt: skip

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from task_app.analyze.stats import summarise
+from task_app.codehash import changed_code, code_hash, hash_sources
 from task_app.core.errors import ConfigError, TrainError
 from task_app.store import TraceStore
-from task_app.codehash import changed_code, code_hash, hash_sources
 from task_app.train.evaluate import by_world, paired_interval
 from task_app.train.grpo import run_training
 from task_app.train.heartbeat import read_heartbeat

@@ -1,0 +1,135 @@
+"""Who may be ended for a port, and who is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from task_app.core.errors import ConfigError
+from task_app.http import SERVICE
+from task_app.http.ports import listen
+from task_app.http.previous import end_previous, process_began, remembered
+
+
+@pytest.fixture(autouse=True)
+def own_notes(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+@contextmanager
+def ours(tmp_path):
+    """A real server of ours in another process, and its port."""
+    command = [
+        sys.executable,
+        "-m",
+        "task_app",
+        "serve",
+        "crafter",
+        "--port",
+        "0",
+        "--trace-db",
+        str(tmp_path / "t.db"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    try:
+        assert process.stdout is not None
+        yield process, int(re.search(r":(\d+) ", process.stdout.readline())[1])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def saying(health):
+    """A stranger in this process that answers every request so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(health).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format, *args): ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_free_port_has_nobody_to_end():
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    assert end_previous("127.0.0.1", port) is None
+
+
+def test_a_server_of_ours_is_ended_and_the_port_is_free(tmp_path):
+    with ours(tmp_path) as (process, port):
+        assert end_previous("127.0.0.1", port) == process.pid
+        assert process.wait(10) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+        assert end_previous("127.0.0.1", port) is None
+
+
+def test_one_of_ours_without_its_note_is_left_alone(tmp_path):
+    with ours(tmp_path) as (process, port):
+        for note in tmp_path.rglob(f"{port}.json"):
+            note.unlink()
+        with pytest.raises(ConfigError, match=f"another {SERVICE} .*left alone"):
+            end_previous("127.0.0.1", port)
+        assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "claims", [{"service": SERVICE, "server_pid": 1}, {"service": "other"}, [], {"service": SERVICE}]
+)
+def test_a_stranger_is_left_alone_whatever_it_says(claims):
+    with saying(claims) as port, pytest.raises(ConfigError, match="left alone") as caught:
+        end_previous("127.0.0.1", port)
+    assert caught.value.field == "server.port"
+
+
+def test_a_stranger_that_names_one_of_our_servers_ends_nobody(tmp_path):
+    """The note is of the port, so that a server elsewhere cannot be pointed at."""
+    with ours(tmp_path) as (process, _):
+        with saying({"service": SERVICE, "server_pid": process.pid}) as port:
+            with pytest.raises(ConfigError, match="left alone"):
+                end_previous("127.0.0.1", port)
+        assert process.poll() is None
+
+
+def test_a_note_of_a_process_whose_id_is_used_again_proves_nothing(tmp_path):
+    with saying({"service": SERVICE, "server_pid": os.getpid()}) as port, remembered(port):
+        (note,) = tmp_path.rglob(f"{port}.json")
+        note.write_text(json.dumps({"pid": os.getpid(), "began": "1"}))
+        with pytest.raises(ConfigError, match="left alone"):
+            end_previous("127.0.0.1", port)
+
+
+def test_the_note_is_this_users_and_goes_with_the_server(tmp_path):
+    with remembered(4321):
+        (note,) = tmp_path.rglob("4321.json")
+        assert note.parent.stat().st_mode & 0o777 == 0o700
+        assert json.loads(note.read_text()) == {"pid": os.getpid(), "began": process_began(os.getpid())}
+    assert list(tmp_path.rglob("4321.json")) == []
+
+
+def test_a_process_that_is_gone_began_never():
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert process_began(done.pid) == ""
