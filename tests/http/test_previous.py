@@ -107,9 +107,9 @@ def test_a_stranger_is_left_alone_whatever_it_says(claims):
 def test_a_stranger_that_names_one_of_our_servers_ends_nobody(tmp_path):
     """The note is of the port, so that a server elsewhere cannot be pointed at."""
     with ours(tmp_path) as (process, _):
-        with saying({"service": SERVICE, "server_pid": process.pid}) as port:
-            with pytest.raises(ConfigError, match="left alone"):
-                end_previous("127.0.0.1", port)
+        claim = {"service": SERVICE, "server_pid": process.pid}
+        with saying(claim) as port, pytest.raises(ConfigError, match="left alone"):
+            end_previous("127.0.0.1", port)
         assert process.poll() is None
 
 
