@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +21,7 @@ from task_app.core.wire import episode_bytes, episode_from_json
 from task_app.http.ports import listen
 from task_app.server.serve import address_of, serve
 from task_app.store import TraceStore
-
-
-@dataclass(frozen=True)
-class Served:
-    process: subprocess.Popen[str]
-    http: httpx.Client
-    db: Path
-
-    def statuses(self) -> list[tuple[str, str]]:
-        """Status and cause of each stored episode, in order of its start."""
-        with TraceStore.open(self.db, read_only=True) as store:
-            return [tuple(row) for row in store.query("SELECT status, cause FROM episodes ORDER BY started_at")]
-
-
-@contextmanager
-def running(db: Path, *arguments: str, **environ: str) -> Iterator[Served]:
-    """`task-app serve` on a free port, ended by its process id."""
-    command = [sys.executable, "-m", "task_app", "serve", "crafter", "--port", "0", "--trace-db", str(db), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environ)
-    assert process.stdout is not None
-    try:
-        address = re.search(r"http://\S+", process.stdout.readline())
-        assert address is not None
-        with httpx.Client(base_url=address[0], timeout=60, trust_env=False) as http:
-            yield Served(process, http, db)
-    finally:
-        process.kill()
-        process.communicate()
+from tests.server.served import Served, running
 
 
 @pytest.fixture(scope="module")

@@ -10,63 +10,20 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from task_app.server.shared import Shared, shared_path
-from task_app.store import TraceStore
+from tests.server.served import Served, running
 
-
-@dataclass(frozen=True)
-class Served:
-    process: subprocess.Popen[str]
-    url: str
-    db: Path
-
-    def post(self, path: str, body: object, **headers: str) -> httpx.Response:
-        """On a connection of its own, so that any worker may answer."""
-        return httpx.post(self.url + path, json=body, headers=headers, timeout=60, trust_env=False)
-
-    def health(self) -> dict:
-        return httpx.get(self.url + "/health", timeout=20, trust_env=False).json()
-
-    def pids(self, number: int = 2) -> set[int]:
-        """The workers that answer."""
-        found: set[int] = set()
-        deadline = time.monotonic() + 20
-        while len(found) < number and time.monotonic() < deadline:
-            try:
-                found.add(self.health()["pid"])
-            except httpx.HTTPError:
-                time.sleep(0.05)
-        return found
-
-    def statuses(self) -> list[str]:
-        with TraceStore.open(self.db, read_only=True) as store:
-            return [row[0] for row in store.query("SELECT status FROM episodes ORDER BY status")]
-
-
-@contextmanager
-def running(db: Path, *arguments: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "task_app", "serve", "crafter", "--port", "0", "--trace-db", str(db)]
-    process = subprocess.Popen([*command, "--workers", "2", *arguments], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        address = re.search(r"http://\S+", process.stdout.readline())
-        assert address is not None
-        yield Served(process, address[0], db)
-    finally:
-        process.kill()
-        process.communicate()
+TWO = ("--workers", "2")
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory) -> Iterator[Served]:
-    with running(tmp_path_factory.mktemp("workers") / "t.db", "--server.max_concurrent_rollouts=2") as app:
+    with running(tmp_path_factory.mktemp("workers") / "t.db", *TWO, "--server.max_concurrent_rollouts=2") as app:
         yield app
 
 
@@ -77,7 +34,7 @@ def chat_body(endpoint, body_of, **changes):
 
 
 def test_both_answer_and_name_one_server(served):
-    pids = served.pids()
+    pids = served.worker_pids()
     assert len(pids) == 2
     assert served.process.pid not in pids
     assert served.health()["server_pid"] == served.process.pid
@@ -133,8 +90,8 @@ def test_metrics_add_up(served, body_of):
 
 def test_a_killed_worker_is_replaced_and_gives_its_places_back(tmp_path, endpoint, body_of):
     endpoint.otherwise = endpoint.slow(0.5, endpoint.call("noop"))
-    with running(tmp_path / "t.db", "--server.max_concurrent_rollouts=1") as app:
-        before = app.pids()
+    with running(tmp_path / "t.db", *TWO, "--server.max_concurrent_rollouts=1") as app:
+        before = app.worker_pids()
         with ThreadPoolExecutor(1) as pool:
             lost = pool.submit(app.post, "/rollout", chat_body(endpoint, body_of, policy__config__max_llm_calls=50))
             with Shared.opened(shared_path(app.db), max_running=1, max_waiting=1) as shared:
@@ -145,16 +102,16 @@ def test_a_killed_worker_is_replaced_and_gives_its_places_back(tmp_path, endpoin
                 os.kill(int(owner.partition(":")[0]), signal.SIGKILL)
             assert isinstance(lost.exception(), httpx.HTTPError)
         assert app.post("/rollout", body_of(run_id="next")).status_code == 200
-        after = app.pids()
+        after = app.worker_pids()
         assert len(after) == 2
         assert len(before & after) == 1
-        assert app.statuses() == ["truncated"]
+        assert [status for status, _ in app.statuses()] == ["truncated"]
 
 
 def test_the_end_is_told_to_all_and_marks_what_runs(tmp_path, endpoint, body_of):
     endpoint.otherwise = endpoint.slow(0.2, endpoint.call("noop"))
-    with running(tmp_path / "t.db") as app:
-        pids = app.pids()
+    with running(tmp_path / "t.db", *TWO) as app:
+        pids = app.worker_pids()
         body = chat_body(endpoint, body_of, policy__config__max_llm_calls=500)
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(app.post, "/rollout", body) for _ in range(4)]
@@ -163,13 +120,13 @@ def test_the_end_is_told_to_all_and_marks_what_runs(tmp_path, endpoint, body_of)
             app.process.send_signal(signal.SIGTERM)
             assert app.process.wait(20) == 0
         assert [answer.result().json()["aborted"] for answer in answers] == [True] * 4
-        assert app.statuses() == ["aborted"] * 4
+        assert app.statuses() == [("aborted", "interrupted")] * 4
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_workers_do_not_outlive_a_killed_server(tmp_path):
-    with running(tmp_path / "t.db") as app:
-        pids = app.pids()
+    with running(tmp_path / "t.db", *TWO) as app:
+        pids = app.worker_pids()
         app.process.kill()
         deadline = time.monotonic() + 20
         while any(_lives(pid) for pid in pids) and time.monotonic() < deadline:
@@ -185,7 +142,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_server_that_is_ended_by_force_for_another(tmp_path):
-    with running(tmp_path / "t.db") as first:
+    with running(tmp_path / "t.db", *TWO) as first:
         port = first.url.rpartition(":")[2]
         command = [sys.executable, "-m", "task_app", "serve", "crafter", "--trace-db", str(tmp_path / "t.db")]
         refused = subprocess.run([*command, "--port", port], capture_output=True, text=True, timeout=60, check=False)
