@@ -22,6 +22,7 @@ from task_app.http.logs import RequestLog, note
 from task_app.http.rate import RateLimit
 from task_app.server.describe import identity
 from task_app.server.metrics import CONTENT_TYPE, Metrics
+from task_app.server.readers import SharedSessions
 from task_app.server.requests import AbortRequest, Name, RolloutRequest, TaskInfoQuery
 from task_app.server.resolve import check_endpoint
 from task_app.server.runs import RunStatus
@@ -57,7 +58,7 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     check_endpoint(config, environ)
     service = Service(config, check(config), environ, Metrics())
     keys = valid_keys(config.server, environ)
-    viewer = Viewer(config.rollout.trace_db, keys)
+    viewer = Viewer(config.rollout.trace_db, keys, SharedSessions(lambda: service.shared))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -23,6 +23,7 @@ from task_app.http.logs import log_to_stderr
 from task_app.http.ports import listen
 from task_app.http.previous import end_previous, remembered
 from task_app.server.app import SERVER_PID, create_app, valid_keys
+from task_app.server.shared import Shared, shared_path
 from task_app.server.workers import run_workers
 from task_app.store import TraceStore
 
@@ -99,12 +100,19 @@ def serve(
     with ExitStack() as stack:
         listener = stack.enter_context(listen(server.host, server.port))
         TraceStore.open(config.rollout.trace_db).close()  # likewise
+        _forget_readers(config)
         if server.trace_dir:
             EpisodeFiles.open(server.trace_dir)
         stack.enter_context(remembered(listener.getsockname()[1]))
         os.environ[SERVER_PID] = str(os.getpid())
         stack.callback(os.environ.pop, SERVER_PID, None)
         _serve_on(listener, config, environ, lambda: ready(address_of(listener)), reload)
+
+
+def _forget_readers(config: Config) -> None:
+    """Whoever read the page of a server before this one gives the key again."""
+    with Shared.opened(shared_path(config.rollout.trace_db), max_running=0, max_waiting=0) as shared:
+        shared.end_sessions()
 
 
 def _serve_on(

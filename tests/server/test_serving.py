@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -169,3 +172,49 @@ def test_the_address_is_one_that_clients_can_use(host, expected):
         pytest.skip(f"this machine has no {host}")
     with listener:
         assert re.fullmatch(expected, address_of(listener))
+
+
+def test_reload_begins_anew_when_the_config_changes_and_outlives_a_wrong_one(tmp_path):
+    config = tmp_path / "server.toml"
+    config.write_text("[rollout]\nmax_decisions = 3\n")
+
+    def limit(app: Served) -> int:
+        """The turn limit of a rollout that names none, from whichever server answers now."""
+        body = {"run_id": "r", "env": {"seed": 1}, "policy": {"policy_name": "random"}}
+        for _ in range(200):
+            try:
+                return app.post("/rollout", body).json()["metrics"]["details"]["max_decisions"]
+            except (httpx.HTTPError, KeyError):
+                time.sleep(0.1)
+        raise AssertionError("nobody answers")
+
+    def until(app: Served, wanted: int) -> None:
+        deadline = time.monotonic() + 30
+        while limit(app) != wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    with running(tmp_path / "t.db", "--reload", "--config", str(config)) as app:
+        assert limit(app) == 3
+        config.write_text("[rollout]\nmax_decisions = 4\n")
+        until(app, 4)
+        config.write_text("[rollout]\nmax_decisions = 'many'\n")
+        time.sleep(2.0)
+        config.write_text("[rollout]\nmax_decisions = 2\n")
+        until(app, 2)
+        app.process.send_signal(signal.SIGTERM)
+        assert app.process.wait(20) == 0
+
+
+@pytest.mark.parametrize(("key", "code"), [("ek-1", 0), ("wrong", 1)])
+def test_info_of_an_app_that_is_served(served, tmp_path, key, code):
+    (tmp_path / "app.env").write_text(f"ENVIRONMENT_API_KEY={key}\n")
+    command = [sys.executable, "-m", "task_app", "info", "--base-url", served.url, "--json"]
+    done = subprocess.run(
+        [*command, "--env-file", str(tmp_path / "app.env")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code == 0:
+        told = json.loads(done.stdout)
+        assert (told["task"]["name"], told["ready"], told["limits"]["max_concurrent_rollouts"]) == ("crafter", True, 8)
+    assert key not in done.stdout + done.stderr

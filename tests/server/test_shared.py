@@ -168,3 +168,15 @@ def test_a_process_id_that_is_used_again_is_not_the_one_that_died(here):
     with here._transaction() as rows:
         rows.execute("INSERT INTO rollouts VALUES ('x', 'run', ?, 'running', 0, 0)", (f"{os.getpid()}:1",))
     assert here.rollouts_of("run") == []
+
+
+def test_readers_are_known_to_every_process_and_the_first_to_end_goes(here, elsewhere, monkeypatch):
+    now = module.time.time()
+    for index in range(3):
+        here.begin_session(bytes([index]), now + 100 + index, 2)
+    assert [bool(here.session_ends(bytes([index]))) for index in range(3)] == [False, True, True]
+    assert float(elsewhere("shared.session_ends(bytes([2]))")) == now + 102
+    elsewhere("shared.end_session(bytes([2]))")
+    assert here.session_ends(bytes([2])) == 0
+    here.end_sessions()
+    assert here.session_ends(bytes([1])) == 0

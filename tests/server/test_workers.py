@@ -157,3 +157,26 @@ def test_a_server_that_is_ended_by_force_for_another(tmp_path):
         finally:
             second.kill()
             second.communicate()
+
+
+def test_a_reader_who_gave_the_key_may_ask_any_worker_until_the_server_ends(tmp_path):
+    def page(app: Served, cookie: str) -> int:
+        """On a connection of its own."""
+        url = f"{app.url}/viewer/api/runs"
+        return httpx.get(url, headers={"Cookie": cookie}, timeout=20, trust_env=False).status_code
+
+    key = {"ENVIRONMENT_API_KEY": "ek-1"}
+    with running(tmp_path / "t.db", *TWO, "--port", "0", **key) as app:
+        entered = httpx.post(f"{app.url}/viewer/login", data={"key": "ek-1"}, timeout=20, trust_env=False)
+        cookie = entered.headers["Set-Cookie"].partition(";")[0]
+        port = app.url.rpartition(":")[2]
+        assert [page(app, cookie) for _ in range(8)] == [200] * 8
+        left = httpx.post(f"{app.url}/viewer/logout", headers={"Cookie": cookie}, timeout=20, trust_env=False)
+        assert left.status_code == 303
+        assert [page(app, cookie) for _ in range(4)] == [401] * 4
+        entered = httpx.post(f"{app.url}/viewer/login", data={"key": "ek-1"}, timeout=20, trust_env=False)
+        cookie = entered.headers["Set-Cookie"].partition(";")[0]
+        app.process.terminate()
+        app.process.wait(20)
+    with running(tmp_path / "t.db", "--port", port, **key) as app:
+        assert page(app, cookie) == 401

@@ -16,6 +16,7 @@ from html import escape
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from string import Template
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import MutableHeaders
@@ -25,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from task_app.http.auth import has_key, is_loopback, same_as_any
 from task_app.http.errors import error_response
 
-__all__ = ["OPEN_FILES", "PREFIX", "SESSION_S", "Gate", "Lock", "Sessions"]
+__all__ = ["MOST_SESSIONS", "OPEN_FILES", "PREFIX", "SESSION_S", "Gate", "KeptSessions", "Lock", "Sessions", "digest"]
 
 PREFIX = "/viewer"
 API = f"{PREFIX}/api/"
@@ -50,6 +51,22 @@ _OWN_ADDRESS = re.compile(r"/viewer(?:[?/][\x21-\x5b\x5d-\x7e]*)?")
 _FORM = Template((Path(__file__).parent / "static" / "login.html").read_text())
 
 
+class KeptSessions(Protocol):
+    """Tokens of those who gave the key, wherever they are kept."""
+
+    def begin(self) -> str:
+        """A fresh token."""
+        ...
+
+    def holds(self, token: str) -> bool:
+        """Whether the token was given and is still good."""
+        ...
+
+    def end(self, token: str) -> None:
+        """Forget the token."""
+        ...
+
+
 class Sessions:
     """Tokens of those who gave the key, in memory; at most `MOST_SESSIONS`, each for `SESSION_S` seconds."""
 
@@ -64,26 +81,27 @@ class Sessions:
         while len(self._ends) >= MOST_SESSIONS:
             del self._ends[next(iter(self._ends))]
         token = secrets.token_urlsafe(32)
-        self._ends[_digest(token)] = now + SESSION_S
+        self._ends[digest(token)] = now + SESSION_S
         return token
 
     def holds(self, token: str) -> bool:
         """Whether the token was given and is still good. Looked up by its hash, so time tells nothing."""
-        return self._ends.get(_digest(token), 0.0) > self._clock()
+        return self._ends.get(digest(token), 0.0) > self._clock()
 
     def end(self, token: str) -> None:
         """Forget the token."""
-        self._ends.pop(_digest(token), None)
+        self._ends.pop(digest(token), None)
 
 
-def _digest(token: str) -> bytes:
+def digest(token: str) -> bytes:
+    """What a token is looked up by, so that the time says nothing of it."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
 class Lock:
     """Keys and sessions of one viewer, and what they open."""
 
-    def __init__(self, keys: Iterable[str], sessions: Sessions | None = None) -> None:
+    def __init__(self, keys: Iterable[str], sessions: KeptSessions | None = None) -> None:
         self.keys = [key for key in keys if key]
         self._sessions = sessions or Sessions()
 

@@ -20,7 +20,7 @@ from task_app.core.errors import StoreError
 from task_app.http.errors import error_response
 from task_app.server.viewer import data, detail
 from task_app.server.viewer.frames import Film, Films, NotShown
-from task_app.server.viewer.login import PREFIX, Gate, Lock
+from task_app.server.viewer.login import PREFIX, Gate, KeptSessions, Lock
 from task_app.server.viewer.queries import (
     ChoicesQuery,
     EpisodeQuery,
@@ -51,9 +51,9 @@ class Viewer:
     Give `lock.admits` to the app's `KeyCheck`, then call `add_to`; call `close` when the app ends.
     """
 
-    def __init__(self, db: Path, keys: Iterable[str]) -> None:
+    def __init__(self, db: Path, keys: Iterable[str], sessions: KeptSessions | None = None) -> None:
         self.db = db
-        self.lock = Lock(keys)
+        self.lock = Lock(keys, sessions)
         self.films = Films()
         self._kept: dict[Hashable, bytes] = {}
         self._kept_of: tuple[Any, ...] = ()
