@@ -1,6 +1,6 @@
 """Speed of the hosted task app beside the closest peer's recorded figures.
 
-    python benchmarks/hosted_rollouts.py [--rollouts 80] [--workers 2] [--output benchmarks/results/hosted_rollouts.json]
+    python benchmarks/hosted_rollouts.py [--rollouts 160] [--workers 2] [--output F.json]
 
 On one machine: a stub model that answers at once, the task app with a trace database, and this process, the clients.
 A rollout is 10 decisions of 5 actions; 8 rollouts share a seed; every seed is new to the app, so world generation is

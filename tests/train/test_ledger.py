@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 from task_app.analyze.stats import summarise
-from task_app.codehash import changed_code, code_hash, hash_sources
+from task_app.codehash import code_hash
 from task_app.core.errors import ConfigError, TrainError
 from task_app.store import TraceStore
 from task_app.train.evaluate import by_world, paired_interval
@@ -275,20 +274,6 @@ def test_rows_tell_start_end_and_what_was_killed(config_in, line, tmp_path):
 # -- the code ------------------------------------------------------------------------------------------------------
 
 
-def test_the_code_hash_is_of_source_names_and_bytes(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.py").write_text("1")
-    (tmp_path / "notes.txt").write_text("1")
-    first = hash_sources(tmp_path)
-    (tmp_path / "notes.txt").write_text("2")
-    assert hash_sources(tmp_path) == first
-    (tmp_path / "a" / "x.py").write_text("2")
-    second = hash_sources(tmp_path)
-    (tmp_path / "a" / "x.py").rename(tmp_path / "a" / "y.py")
-    assert len({first, second, hash_sources(tmp_path)}) == 3
-    assert len(code_hash()) == 64
-
-
 def test_resuming_with_other_code_warns(config_in, line, tmp_path, caplog):
     config = config_in(tmp_path)
     result = train(config, line)
@@ -299,16 +284,6 @@ def test_resuming_with_other_code_warns(config_in, line, tmp_path, caplog):
     (result.checkpoint / "state.json").write_text(json.dumps(state | {"code_hash": "0" * 64}))
     train(config, line)
     assert "made by other code (000000000000)" in caplog.text
-    assert changed_code(None) is not None
-
-
-def test_the_package_hashes_its_own_files(tmp_path):
-    import task_app
-
-    assert hash_sources(Path(task_app.__file__).parent) == code_hash()
-
-
-# -- supervised runs, and the commands -----------------------------------------------------------------------------
 
 
 def test_a_supervised_run_is_recorded_too(config_in, line_of, tmp_path):
