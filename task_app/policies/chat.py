@@ -3,10 +3,10 @@
 Keys are sent to the host they belong to and to no other; redirects are not followed. Whatever the
 model says is passed on as it is; judging it is the task app's `parse`.
 
-A model that refuses a parameter by name is asked without it from then on, but only where that does not change what it is
-asked for: `max_tokens` becomes `max_completion_tokens` or the reverse, `temperature` and `top_p` are left out where they
-are 1 (what models do without them), and `tool_choice` falls back to the model's own choice. It is logged once and
-stored with each episode (`details.asked_differently`). Anything else is refused, naming the setting.
+A model that refuses a parameter by name is asked without it from then on, but only where that keeps the distribution
+that was asked for: `max_tokens` becomes `max_completion_tokens` or the reverse, `temperature` and `top_p` are left out
+where they are 1 (what models do without them), and `tool_choice` falls back to the model's own choice. It is logged
+once and stored with each episode (`details.asked_differently`). Anything else is refused, naming the setting.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEY_OF_HOST: Mapping[str, str] = {"api.openai.com": "OPENAI_API_KEY", "api.groq.
 """The variable that holds a provider's key, by host."""
 
 EPISODE_HEADER, NOISE_KEY_HEADER = "X-Task-App-Episode", "X-Task-App-Noise-Key"
-"""Headers that tell a trainer's endpoint which decision is asked for; sent only where `ChatSettings.identify` says so."""
+"""Headers that tell a trainer's endpoint which decision is asked for; sent where `ChatSettings.identify` says so."""
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _learned: WeakKeyDictionary[httpx.Client, dict[tuple[str, str], tuple[str, ...]]] = WeakKeyDictionary()
@@ -85,7 +85,7 @@ class _Unsupported(Exception):
 
 
 class _Encoded:
-    """Remembers the JSON of the last value: prompts of a task begin with one system message, and offer the same tools."""
+    """Remembers the JSON of the last value: prompts of a task share their system message and their tools."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, bytes] | None = None
@@ -183,9 +183,7 @@ class ChatPolicy:
         tools = b',"tools":' + self._tools(request.tools) if request.tools else b""
         return b"".join([settings[:-1], tools, b',"messages":[', prompt, b"]}"])
 
-    def _refusal(
-        self, request: DecisionRequest, sent: tuple[str, ...], status: int, answer: bytes
-    ) -> Exception | None:
+    def _refusal(self, request: DecisionRequest, sent: tuple[str, ...], status: int, answer: bytes) -> Exception | None:
         """What a refusal means, where it is more than a refusal."""
         try:
             body = read_json(answer)

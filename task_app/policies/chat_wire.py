@@ -62,7 +62,7 @@ def read_answer(answer: bytes) -> Any:
     if error is not None:
         code = error.get("code") if isinstance(error, dict) else None
         status = code if type(code) is int else 0
-        if 400 <= status < 500 and not is_worth_another_try(status) or is_about_context({"error": error}):
+        if (400 <= status < 500 and not is_worth_another_try(status)) or is_about_context({"error": error}):
             raise AnsweredError(status, json.dumps({"error": error}).encode())
         raise Fault(f"HTTP 200, but with an error{f' {status}' if status else ''} in place of an answer")
     return value
