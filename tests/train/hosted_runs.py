@@ -54,4 +54,6 @@ def small_run(folder: Path, task_url: str = "", **changes: Any) -> Config:
 def stored(config: Config) -> list[Episode]:
     """What training stored, evaluations included, in an order that does not depend on time."""
     with TraceStore.open(config.rollout.trace_db, read_only=True) as store:
-        return sorted(store.episodes(), key=lambda e: (e.run_id.partition("-eval")[1], e.update or 0, e.group_id, e.member))
+        return sorted(
+            store.episodes(), key=lambda e: (e.run_id.partition("-eval")[1], e.update or 0, e.group_id, e.member)
+        )
