@@ -150,7 +150,7 @@ def _message(wire: Mapping[str, Any], finish_reason: str, keep_reasoning: bool) 
     if not content and wire.get("refusal"):
         content = wire["refusal"]
     reasoning = wire.get("reasoning_content") or wire.get("reasoning") or thought
-    if keep_reasoning and isinstance(reasoning, str):
+    if keep_reasoning and reasoning and isinstance(reasoning, str):
         content = f"<think>\n{reasoning}\n</think>\n\n{content or ''}"
     return AssistantMessage(_text(content), calls, finish_reason)
 
