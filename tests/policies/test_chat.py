@@ -219,7 +219,7 @@ def test_the_deadline_bounds_all_tries_together(endpoint, ask, behaviour):
     start = time.monotonic()
     with pytest.raises(PolicyError, match="no whole answer within"):
         ask(timeout_s=0.4, deadline_s=1.0, tries=10)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4
     assert 2 <= len(endpoint.received) <= 3
 
 

@@ -38,7 +38,7 @@ def small_run(folder: Path, task_url: str = "", **changes: Any) -> Config:
         "model.intermediate_size": 48,
         "rollout.seeds": "0:100",
         "rollout.group_size": 4,
-        "rollout.max_decisions": 3,
+        "rollout.max_decisions": 8,
         "rollout.concurrency": 8,
         "rollout.trace_db": str(folder / "traces.db"),
         "rollout.task_url": task_url,
