@@ -40,6 +40,8 @@ Refused = Callable[[int, bytes], Exception | None]
 
 # Retries are announced where logging is set up, and not on a bare terminal.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
+# httpx tells every address at INFO, and an address may hold a secret: a query, or a trainer's endpoint.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class Fault(Exception):

@@ -168,7 +168,8 @@ def test_the_token_limit_goes_by_the_name_the_model_knows_and_the_change_is_told
     endpoint.plan(endpoint.refusal(400, OPENAI, code="unsupported_parameter", param="max_tokens"))
     first, second = asker(max_tokens=9), asker(max_tokens=9)
     with caplog.at_level(logging.WARNING):
-        first(), first(), second()
+        for ask in (first, first, second):
+            ask()
     bodies = [received.body for received in endpoint.received]
     assert [("max_tokens" in body, body.get("max_completion_tokens")) for body in bodies] == [
         (True, None), (False, 9), (False, 9), (False, 9)
