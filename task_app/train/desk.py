@@ -189,8 +189,11 @@ class Desk:
                         _fail(asked, overflow)
                 batch = [asked for asked in batch if asked.request.episode_id not in overflow.episode_ids]
             except PolicyError as error:
-                for asked in batch:
-                    _fail(asked, error)
+                if len(batch) == 1:
+                    _fail(batch[0], error)
+                else:  # one that cannot be sampled must not cost the others their rollouts
+                    for asked in batch:
+                        self._answer([asked])
                 return
             else:
                 self._keep(batch, completions)

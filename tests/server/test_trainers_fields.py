@@ -32,6 +32,7 @@ async def test_without_one_no_endpoint_is_told_anything(hosted, endpoint, chat):
 async def test_the_tasks_own_grammar_is_taken_and_another_refused(hosted):
     crafter = get_app("crafter")
     grammar = crafter.grammar(crafter.options_model())
+    assert grammar is not None
     async with hosted() as app:
         await app.played(grammar_hash=grammar.hash)
         answer = await app.rollout(grammar_hash="f" * 16)

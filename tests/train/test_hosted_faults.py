@@ -30,7 +30,7 @@ PLANS = plan_groups(range(2), 2, run_id="run", noise_seed=5, update=3)
 
 @dataclass
 class Caller:
-    """Says `do` for ever. `faults` by (seed, member, turn): what the next tries of that decision raise."""
+    """Says `do` for ever. `faults` by (seed, member, turn): what the next tries of that decision, alone, raise."""
 
     app: Any
     faults: dict[tuple[int, int, int], list[Exception]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Caller:
         self.batches.append(places)
         for place, request in zip(places, requests, strict=True):
             if self.faults.get(place):
-                error = self.faults[place].pop(0)
+                error = self.faults[place].pop(0) if len(requests) == 1 else self.faults[place][0]
                 raise replace_ids(error, request.episode_id)
         said = self.app.say(("do",))
         return [
