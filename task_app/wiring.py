@@ -75,17 +75,19 @@ def make_policy(
     client: httpx.Client | None = None,
     environ: Mapping[str, str] = os.environ,
     own_key_env: str = "ENVIRONMENT_API_KEY",
+    identify: bool = False,
 ) -> Policy:
     """The policy called `settings.name`. Raises ConfigError for an unknown name or missing settings.
 
-    `client` is a pooled HTTP client to share among chat policies; without one each has its own.
+    `client` is a pooled HTTP client to share among chat policies; without one each has its own. `identify` makes
+    a chat policy tell its endpoint which decision it asks for.
     """
     name = spec.app.policy_aliases.get(settings.name, settings.name)
     baselines = spec.app.baselines(spec.options)
     if name in baselines:
         return ScriptedPolicy(spec.app, name, baselines[name])
     if name == "chat":
-        return _chat(settings, environ, own_key_env, client)
+        return _chat(settings, environ, own_key_env, client, identify)
     if name == "replay":
         return _replay(settings)
     if name == "embedded":
@@ -106,7 +108,7 @@ def check(config: Config) -> TaskSpec:
 
 
 def _chat(
-    settings: PolicySection, environ: Mapping[str, str], own_key_env: str, client: httpx.Client | None
+    settings: PolicySection, environ: Mapping[str, str], own_key_env: str, client: httpx.Client | None, identify: bool
 ) -> ChatPolicy:
     for key in ("model", "inference_url"):
         if not getattr(settings, key):
@@ -123,6 +125,8 @@ def _chat(
             timeout_s=settings.timeout_s,
             deadline_s=settings.deadline_s,
             tries=settings.tries,
+            keep_reasoning=settings.reasoning == "keep",
+            identify=identify,
         ),
         client,
     )

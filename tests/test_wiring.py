@@ -132,6 +132,13 @@ class TestPolicies:
         assert isinstance(made, ReplayPolicy)
         assert set(made._answers) == {(0, 0), (0, 1)}
 
+    @pytest.mark.parametrize("reasoning", ["drop", "keep"])
+    def test_chat_keeps_reasoning_where_it_is_told_to(self, reasoning):
+        made = policy(name="chat", model="m", inference_url="http://host", reasoning=reasoning)
+        assert isinstance(made, ChatPolicy)
+        assert made._settings.keep_reasoning is (reasoning == "keep")
+        made.close()
+
     def test_embedded_is_handed_in(self):
         with pytest.raises(ConfigError, match="embedded policy cannot be played here"):
             policy(name="embedded")

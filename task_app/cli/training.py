@@ -39,6 +39,9 @@ def train(
     ] = "rl",
     dataset: Annotated[Path | None, typer.Option(help="sft: JSON lines from `traces export-sft`.")] = None,
     validation: Annotated[Path | None, typer.Option(help="sft: JSON lines whose loss is watched.")] = None,
+    task_url: Annotated[
+        str | None, typer.Option(help="rl: task app elsewhere that plays the episodes (docs/hosted_training.md).")
+    ] = None,
     replay: Annotated[
         Path | None, typer.Option(help="Run folder of which --update is made again from stored rollouts and compared.")
     ] = None,
@@ -56,7 +59,9 @@ def train(
     if must_follow() and not (status or ledger or replay or update):
         follow()
         return
-    settings = config_from(ctx, config, {"sft.dataset": dataset, "sft.validation": validation})
+    settings = config_from(
+        ctx, config, {"sft.dataset": dataset, "sft.validation": validation, "rollout.task_url": task_url}
+    )
     if status is not None:
         _status(status, settings.training.guards.heartbeat_max_age_s, as_json)
         return

@@ -126,6 +126,8 @@ class PolicySection(Section):
     """chat: seconds all tries of one decision may take together."""
     tries: int = Field(default=3, ge=1, le=10)
     """chat: how often one decision's request is tried."""
+    reasoning: Literal["drop", "keep"] = "drop"
+    """chat: reasoning that a model tells apart from its text: drop | keep, before the text in <think> tags."""
 
 
 class RolloutSection(StepRewardSettings):
@@ -145,6 +147,18 @@ class RolloutSection(StepRewardSettings):
     """How often a decision is resumed after an infrastructure fault before its group is dropped."""
     trace_db: Path = Path(DEFAULT_TRACE_DB)
     """The SQLite database episodes are written to."""
+    task_url: str = ""
+    """train: address of a served task app that plays the episodes; empty plays them in this process."""
+    task_timeout_s: float = Field(default=660.0, gt=0, le=86_400)
+    """task_url: seconds one rollout there may take, waiting while the app is busy included."""
+    policy_host: str = "127.0.0.1"
+    """task_url: the address the trainer's own model endpoint listens on, for the app to ask."""
+    policy_port: int = Field(default=0, ge=0, le=65_535)
+    """task_url: its port; 0 lets the system choose."""
+    policy_url: str = ""
+    """task_url: where the app reaches that endpoint, if not at host and port (a proxy, a tunnel)."""
+    policy_wait_s: float = Field(default=1.0, ge=0, le=60)
+    """task_url: seconds a decision waits for those of the other rollouts, to be sampled with them."""
 
     _parse_seeds = field_validator("seeds", mode="before")(_seed_range)
 

@@ -20,7 +20,7 @@ status        ok | truncated | infra_error | aborted
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any, Literal
@@ -198,6 +198,8 @@ class DecisionRequest:
     `observation` is the app's structured view (scripted policies read it; models read `messages`).
     `time_left_s` is what remains of the episode's time limit, None without one. `environment` is the
     running world, for scripted teachers that search on snapshots of it; no model ever sees it.
+    `note(name, value)` stores a fact with the episode, in its details: what a policy had to do otherwise
+    than it was told.
     """
 
     episode_id: str
@@ -211,6 +213,7 @@ class DecisionRequest:
     observation: Any
     time_left_s: float | None = None
     environment: Any = None
+    note: Callable[[str, Any], object] = lambda name, value: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 scripted.py  players of the task app: random, expert
 replay.py    the actions of stored episodes, played again
 chat.py      any OpenAI-compatible endpoint
+chat_wire.py how its many servers answer and refuse
 endpoint.py  asking one over HTTP: deadlines, retries, errors
 """
 

@@ -2,6 +2,10 @@
 
 Keys go to the host that is asked and to no other; redirects are not followed. What an answer says is for the caller
 to read: this knows no wire form.
+
+Asked again, with back-off and jitter: HTTP 408, 409, 425, 429 and 5xx, connections that are refused or break, answers
+that come late or cannot be read. Never asked again: every other status. A pause asked for by `Retry-After` (seconds, or
+a date, RFC 9110 section 10.2.3) is kept; one that ends after the deadline ends the call at once.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import httpx
@@ -19,17 +25,23 @@ import stamina
 
 from task_app.core.errors import PolicyError
 
-__all__ = ["MAX_ANSWER_BYTES", "Endpoint", "Fault", "read_json"]
+__all__ = ["MAX_ANSWER_BYTES", "Endpoint", "Fault", "encode_json", "is_worth_another_try", "read_json"]
 
 MAX_ANSWER_BYTES = 8_000_000
 _RETRIED = frozenset({408, 409, 425, 429})
 _WHY = {401: "it refused the key", 403: "it refused the key", 404: "it knows no such address or model"}
+_REDIRECTS = range(300, 400)
 _QUOTED_BYTES = 400
+_REFUSAL_BYTES = 64_000
 
 T = TypeVar("T")
+Refused = Callable[[int, bytes], Exception | None]
+"""Called with the status and the body of a refusal; what it returns is raised instead of the usual error."""
 
 # Retries are announced where logging is set up, and not on a bare terminal.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
+# httpx tells every address at INFO, and an address may hold a secret: a query, or a trainer's endpoint.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class Fault(Exception):
@@ -40,21 +52,24 @@ class Fault(Exception):
         self.wait_s = wait_s
 
 
-@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How to ask. Safe to use from many threads.
+    """Asks one endpoint; safe to use from many threads."""
 
-    name       what messages call it
-    timeout_s  seconds of one request
-    quoting    whether a refusal's own words are told; only for servers that echo no keys
-    """
-
-    client: httpx.Client
-    name: str
-    api_key: str = ""
-    timeout_s: float = 60.0
-    tries: int = 3
-    quoting: bool = False
+    def __init__(
+        self,
+        client: httpx.Client,
+        name: str,
+        api_key: str = "",
+        timeout_s: float = 60.0,
+        tries: int = 3,
+        quoting: bool = False,
+    ) -> None:
+        """`name` is what messages call it, `timeout_s` the seconds of one request, `quoting` whether a refusal's own
+        words are told: only for servers that echo no keys."""
+        self._client, self._name = client, name
+        self._timeout_s, self._tries, self._quoting = timeout_s, tries, quoting
+        key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = httpx.Headers({**client.headers, "Content-Type": "application/json", **key})
 
     def ask(
         self,
@@ -65,12 +80,17 @@ class Endpoint:
         *,
         deadline: float,
         retry: bool = False,
+        headers: Mapping[str, str] | None = None,
+        refused: Refused | None = None,
     ) -> T:
         """What `read` makes of the answer's bytes; it raises Fault for an answer worth another try.
 
-        `deadline` is a time of `time.monotonic` for all tries together. Raises PolicyError naming endpoint and cause;
-        `retry` says whether another call may help after faults.
+        `body` is JSON values, None for none, or bytes that are JSON already. `deadline` is a time of `time.monotonic`
+        for all tries together. Raises PolicyError naming endpoint and cause; `retry` says whether another call may
+        help after faults. `headers` are sent besides the usual ones.
         """
+        content = body if isinstance(body, bytes | None) else encode_json(body)
+        sent = httpx.Headers({**self._headers, **headers}) if headers else self._headers
         tries = 0
 
         def wait_before_next(error: Exception) -> float | bool:
@@ -81,58 +101,72 @@ class Endpoint:
             return wait_s if time.monotonic() + wait_s < deadline else False
 
         try:
-            for attempt in stamina.retry_context(on=wait_before_next, attempts=self.tries, timeout=None):
+            for attempt in stamina.retry_context(on=wait_before_next, attempts=self._tries, timeout=None):
                 tries += 1
                 with attempt:
-                    return read(self._send(method, url, body, deadline))
+                    return read(self._send(method, url, content, sent, deadline, refused))
         except Fault as error:
-            times = "once" if tries == 1 else f"{tries} times"
-            raise PolicyError(f"{self.name}: {error} (tried {times})", retryable=retry) from error
+            raise PolicyError(f"{self._name}: {error}{_tried(error, tries, deadline)}", retryable=retry) from error
         raise AssertionError("stamina makes at least one attempt")
 
-    def _send(self, method: str, url: httpx.URL, body: Any, deadline: float) -> bytes:
+    def _send(
+        self,
+        method: str,
+        url: httpx.URL,
+        content: bytes | None,
+        headers: httpx.Headers,
+        deadline: float,
+        refused: Refused | None,
+    ) -> bytes:
         """The whole answer, within `timeout_s` and before the deadline."""
-        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        timeout_s = max(0.001, min(self.timeout_s, deadline - time.monotonic()))
+        timeout_s = max(0.001, min(self._timeout_s, deadline - time.monotonic()))
         end = time.monotonic() + timeout_s
         late = f"no whole answer within {timeout_s:.3g} s"
+        # Made by hand: the client would read the address and merge its defaults anew each time.
+        timeouts = {"connect": timeout_s, "read": timeout_s, "write": timeout_s, "pool": timeout_s}
+        request = httpx.Request(method, url, headers=headers, content=content, extensions={"timeout": timeouts})
         try:
-            with self.client.stream(method, url, json=body, headers=headers, timeout=timeout_s) as response:
-                self._check_status(response)
-                answer = bytearray()
-                for part in response.iter_bytes():
-                    answer += part
-                    if time.monotonic() > end:
-                        raise Fault(late)
-                    if len(answer) > MAX_ANSWER_BYTES:
-                        raise Fault(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return bytes(answer)
+            response = self._client.send(request, stream=True, follow_redirects=False)
+            try:
+                if response.status_code != 200:
+                    raise self._error_of(response, end, refused)
+                answer, whole = _bytes_of(response, end, MAX_ANSWER_BYTES)
+            finally:
+                response.close()
         except httpx.TimeoutException as error:
             raise Fault(late) from error
         except httpx.ConnectError as error:
             raise Fault("it cannot be reached") from error
         except httpx.HTTPError as error:
             raise Fault(f"the connection broke ({type(error).__name__})") from error
+        if not whole:
+            raise Fault(late if len(answer) <= MAX_ANSWER_BYTES else f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        return answer
 
-    def _check_status(self, response: httpx.Response) -> None:
+    def _error_of(self, response: httpx.Response, end: float, refused: Refused | None) -> Exception:
+        """What to raise for a status that is no success."""
         status = response.status_code
-        if status == 200:
-            return
-        said = f", it says {self._words(response)!r}" if self.quoting else ""
-        if status >= 500 or status in _RETRIED:
-            raise Fault(f"HTTP {status}{said}", _seconds(response.headers.get("retry-after", "")))
-        why = _WHY.get(status, "it refused the request")
-        raise PolicyError(f"{self.name}: HTTP {status}, {why}{said}", retryable=False)
+        read = self._quoting or (refused is not None and not is_worth_another_try(status))
+        body = b""
+        with suppress(httpx.HTTPError):  # the status is known: what becomes of the words changes nothing
+            body = _bytes_of(response, end, _REFUSAL_BYTES)[0] if read else b""
+        said = f", it says {body[:_QUOTED_BYTES].decode('utf-8', 'replace')!r}" if self._quoting else ""
+        if is_worth_another_try(status):
+            return Fault(f"HTTP {status}{said}", _seconds(response.headers.get("retry-after", "")))
+        if refused is not None and (special := refused(status, body)) is not None:
+            return special
+        why = "it redirects, which is not followed" if status in _REDIRECTS else _WHY.get(status)
+        return PolicyError(f"{self._name}: HTTP {status}, {why or 'it refused the request'}{said}", retryable=False)
 
-    @staticmethod
-    def _words(response: httpx.Response) -> str:
-        """The beginning of an answer."""
-        said = b""
-        for part in response.iter_bytes():
-            said += part
-            if len(said) > _QUOTED_BYTES:
-                break
-        return said[:_QUOTED_BYTES].decode("utf-8", "replace")
+
+def is_worth_another_try(status: int) -> bool:
+    """Whether the same request may succeed later."""
+    return status >= 500 or status in _RETRIED
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON values as bytes, without spaces; NaN and infinity are refused with ValueError."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def read_json(answer: bytes) -> Any:
@@ -143,6 +177,31 @@ def read_json(answer: bytes) -> Any:
         raise Fault("the answer is not JSON") from error
 
 
+def _bytes_of(response: httpx.Response, end: float, most: int) -> tuple[bytes, bool]:
+    """The decompressed body, and whether it is whole: it may come late, or have more than `most` bytes."""
+    body = bytearray()
+    for part in response.iter_bytes():
+        body += part
+        if time.monotonic() > end or len(body) > most:
+            return bytes(body), False
+    return bytes(body), True
+
+
+def _tried(error: Fault, tries: int, deadline: float) -> str:
+    """How often it was tried, and why not again where the endpoint asked for too long a pause."""
+    times = "once" if tries == 1 else f"{tries} times"
+    left_s = max(0.0, deadline - time.monotonic())
+    if error.wait_s < left_s or not error.wait_s:
+        return f" (tried {times})"
+    return f" (tried {times}; it asks to wait {error.wait_s:.0f} s, but only {left_s:.3g} s are left)"
+
+
 def _seconds(retry_after: str) -> float:
-    """The pause a `Retry-After` header asks for; 0 where it names a date or nothing."""
-    return float(retry_after) if retry_after.isdecimal() else 0.0
+    """The pause a `Retry-After` header asks for, as seconds or until a date; 0 where it says neither."""
+    if retry_after.isdecimal():
+        return float(retry_after[:12])
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

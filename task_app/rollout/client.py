@@ -102,19 +102,30 @@ class HostedTaskApp:
         guard = threading.Lock()
 
         def one(plan: EpisodePlan) -> Episode:
-            started_at = time.time()
-            body = _body(plan, spec, policy, flags, max_decisions, noise_seed)
-            try:
-                episode = self._episode(self.rollout(body))
-            except _Broken as error:
-                name = str(policy.get("policy_name", ""))
-                episode = _broken_episode(plan, spec, name, flags, max_decisions, started_at, error)
+            episode = self.play_one(plan, spec, policy, flags, max_decisions, {"noise_seed": noise_seed})
             with guard:
                 sink(episode)
             return episode
 
         with ThreadPoolExecutor(max_workers=max(1, min(concurrency, len(plans)))) as pool:
             return list(pool.map(one, plans))
+
+    def play_one(
+        self,
+        plan: EpisodePlan,
+        spec: TaskSpec,
+        policy: Mapping[str, Any],
+        flags: StepRewardFlags,
+        max_decisions: int,
+        more: Mapping[str, Any],
+    ) -> Episode:
+        """One plan's episode, in the thread of the caller; `more` is added to the request. Raises like `play`."""
+        started_at = time.time()
+        try:
+            return self._episode(self.rollout({**_body(plan, spec, policy, flags, max_decisions), **more}))
+        except _Broken as error:
+            name = str(policy.get("policy_name", ""))
+            return _broken_episode(plan, spec, name, flags, max_decisions, started_at, error)
 
     def _episode(self, answer: Mapping[str, Any]) -> Episode:
         try:
@@ -179,7 +190,6 @@ def _body(
     policy: Mapping[str, Any],
     flags: StepRewardFlags,
     max_decisions: int,
-    noise_seed: int,
 ) -> dict[str, Any]:
     """The request of one plan, with the flags in force and the whole record asked for."""
     step_rewards = {("step_beta" if key == "beta" else key): value for key, value in asdict(flags).items()}
@@ -187,7 +197,6 @@ def _body(
         "run_id": plan.run_id,
         "group_id": plan.group_id,
         "member": plan.member,
-        "noise_seed": noise_seed,
         "env": {
             "env_name": spec.app.name,
             "seed": plan.seed,

@@ -126,6 +126,7 @@ class EpisodeRun:
         self._decisions: list[Decision] = []
         self._history: list[PastDecision] = []
         self._counts: Counter[str] = Counter()
+        self._noted: dict[str, Any] = {}
         self._failures_in_a_row = 0
         self._status: Status | None = None
         self._cause = ""
@@ -169,6 +170,7 @@ class EpisodeRun:
             observation=self._observation,
             environment=self._env,
             time_left_s=None if self._deadline is None else max(0.0, self._deadline - time.monotonic()),
+            note=self._noted.__setitem__,
         )
 
     def apply(self, completion: Completion) -> None:
@@ -252,6 +254,7 @@ class EpisodeRun:
                 "env_s": self._timing.env_s,
                 "noise_key": self.plan.noise_key,
                 **({"max_env_steps": self.limits.max_env_steps} if self.limits.max_env_steps else {}),
+                **self._noted,
                 **self.plan.details,
             },
         )

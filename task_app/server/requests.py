@@ -94,7 +94,11 @@ class SafetySpec(_Body):
 
 
 class RolloutRequest(_Body):
-    """One episode to play. `group_id` and `member` place it in a group; alone it is its own group."""
+    """One episode to play. `group_id` and `member` place it in a group; alone it is its own group.
+
+    A trainer elsewhere also says by which `noise_key` its decisions are sampled, which its model endpoint is then told
+    with each, the `grammar_hash` they are sampled under, and its own limits.
+    """
 
     run_id: Name
     env: EnvSpec
@@ -105,6 +109,10 @@ class RolloutRequest(_Body):
     group_id: Name | None = None
     member: int = Field(default=0, ge=0, lt=2**31)
     noise_seed: int = Field(default=0, ge=0, lt=2**31)
+    noise_key: Annotated[str, Field(pattern=r"^[!-~]{1,200}$")] | None = None
+    grammar_hash: Name | None = None
+    max_parse_failures: int | None = Field(default=None, ge=0, le=10_000)
+    max_env_steps: int | None = Field(default=None, ge=0, le=10_000)
     on_done: Literal["terminate", "reset"] = "terminate"
     mode: Name | None = None
     training_session_id: Name | None = None

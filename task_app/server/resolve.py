@@ -57,6 +57,7 @@ def resolve_request(
 ) -> ResolvedRequest:
     """The request with the config's settings where it says nothing. `client` is shared by chat policies."""
     spec = _spec(request, config)
+    _check_grammar(request, spec)
     return ResolvedRequest(
         request=request,
         spec=spec,
@@ -75,6 +76,15 @@ def _spec(request: RolloutRequest, config: Config) -> TaskSpec:
     if params is not None and params.max_steps_per_episode is not None:
         options["max_steps"] = params.max_steps_per_episode
     return make_spec(served.name, options, field="env.config.options")
+
+
+def _check_grammar(request: RolloutRequest, spec: TaskSpec) -> None:
+    """Refuse a trainer that samples under another grammar than the task's own."""
+    if request.grammar_hash is None:
+        return
+    grammar = spec.app.grammar(spec.options)
+    if request.grammar_hash != (grammar.hash if grammar else ""):
+        raise _refusal("the task's grammar here is another one; trainer and app must be of one version", "grammar_hash")
 
 
 def _flags(request: RolloutRequest, config: Config) -> StepRewardFlags:
@@ -130,7 +140,8 @@ def _limits(request: RolloutRequest, config: Config) -> Limits:
         wanted.append(safety.max_ops // 2)
     return Limits(
         max_decisions=min(wanted),
-        max_parse_failures=rollout.max_parse_failures,
+        max_parse_failures=_or_else(request.max_parse_failures, rollout.max_parse_failures),
+        max_env_steps=request.max_env_steps or 0,
         infra_tries=rollout.infra_tries,
         max_time_s=min(safety.max_time_s or server.max_time_s, server.max_time_s),
     )
@@ -169,10 +180,15 @@ def _policy(
         ):
             sent["api_key_env"] = ""
         settings = own.model_copy(update=sent)
-        return make_policy(settings, spec, client=client, environ=environ, own_key_env=config.server.api_key_env)
+        own_key, identify = config.server.api_key_env, request.noise_key is not None
+        return make_policy(settings, spec, client=client, environ=environ, own_key_env=own_key, identify=identify)
     except ConfigError as error:
         field = _FIELD_OF_SETTING.get(error.field, error.field)
         raise ConfigError(str(error), field=field, public=error.public) from error
+
+
+def _or_else(asked: int | None, own: int) -> int:
+    return own if asked is None else asked
 
 
 def _refusal(sentence: str, field: str) -> ConfigError:

@@ -111,6 +111,6 @@ def _plan(request: RolloutRequest, episode_id: str) -> EpisodePlan:
         group_id=request.group_id or f"alone-{episode_id}",
         member=member,
         seed=seed,
-        noise_key=f"{request.noise_seed}/-/{seed}/{member}",
+        noise_key=request.noise_key or f"{request.noise_seed}/-/{seed}/{member}",
         details={key: value for key, value in said.items() if value is not None},
     )

@@ -18,8 +18,9 @@ from task_app.config import Config
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
-from task_app.rollout import Limits, plan_groups, play
+from task_app.rollout import Limits, plan_groups
 from task_app.store import TraceStore
+from task_app.train.hosted import OwnRollouts, Rollouts
 from task_app.train.plan import config_json
 from task_app.wiring import make_limits, make_step_limits
 
@@ -73,6 +74,7 @@ def evaluate(
     run_id: str,
     update: int | None = None,
     limits: Limits | None = None,
+    rollouts: Rollouts = OwnRollouts(),
 ) -> Evaluation:
     """Play `eval.seeds`, one episode each, and sum them up; episodes go to `sink` as they end.
 
@@ -82,7 +84,8 @@ def evaluate(
     plans = plan_groups(held_out.seeds.seeds(), 1, run_id=run_id, noise_seed=held_out.sampling_seed)
     plans = [replace(plan, update=update) for plan in plans]
     flags, concurrency = config.step_rewards, config.rollout.concurrency
-    episodes = play(plans, spec, policy, limits or make_limits(config), flags, sink, concurrency=concurrency)
+    limits = limits or make_limits(config)
+    episodes = rollouts.play(plans, spec, policy, limits, flags, sink, concurrency=concurrency)
     summary = summarise(episodes)
     scored = [episode for episode in episodes if episode.rewarded]
     return Evaluation(
@@ -112,6 +115,7 @@ def evaluate_both(
     run_id: str,
     update: int,
     first: Mapping[str, Any] | None = None,
+    rollouts: Rollouts = OwnRollouts(),
 ) -> dict[str, Any]:
     """Evaluate under the turn limit and, where `eval.env_steps` asks for it, under that budget; what to log.
 
@@ -122,7 +126,16 @@ def evaluate_both(
     def one(run_id: str, limits: Limits | None, first: Mapping[str, Any] | None) -> dict[str, Any]:
         store.write_run(run_id, "eval", config_json(config))
         store.supersede(run_id, update)
-        done = evaluate(policy, spec, config, store.write_episode, run_id=run_id, update=update, limits=limits)
+        done = evaluate(
+            policy,
+            spec,
+            config,
+            store.write_episode,
+            run_id=run_id,
+            update=update,
+            limits=limits,
+            rollouts=rollouts,
+        )
         return done.to_json() | {"paired": paired(first, done.to_json()) if first else None}
 
     line = one(run_id, None, first)

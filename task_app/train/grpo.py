@@ -43,6 +43,7 @@ from task_app.train.facts import (
 )
 from task_app.train.guards import Finding, Guards, Verdict
 from task_app.train.heartbeat import beating
+from task_app.train.hosted import make_rollouts
 from task_app.train.journal import Journal
 from task_app.train.load import build_network, make_samplers
 from task_app.train.lock import run_lock
@@ -144,7 +145,8 @@ class _Run:
         self._held_out_policy = EmbeddedPolicy(self._network, temperature=held_out, sampler=sampler(held_out))
         self._metrics = MetricsLog(config.training.run_dir / "metrics.jsonl")
         self.journal = Journal(config, "rl", config.training.run_dir)
-        self.player = Player(config, spec, store, self._policy, self.journal.beat)
+        self._rollouts = make_rollouts(config, spec)
+        self.player = Player(config, spec, store, self._policy, self.journal.beat, self._rollouts)
         self._guards = Guards(config.training.guards)
         self.collapse: Finding | None = None
         self._run_id = f"train-{uuid.uuid4().hex[:12]}"
@@ -228,7 +230,11 @@ class _Run:
             seeds=f"{worlds.start}:{worlds.stop}",
             **facts,
             **verdict.facts,
-            machine={"seconds": seconds | {"total": clock.total()}, "peak_rss_mb": peak_rss_mb()},
+            machine={
+                "seconds": seconds | {"total": clock.total()},
+                "peak_rss_mb": peak_rss_mb(),
+                "orphans": self._rollouts.orphans,
+            },
         )
         self._heed(verdict)
         last = update == training.updates or self.collapse is not None
@@ -284,6 +290,7 @@ class _Run:
             run_id=run_id,
             update=self.update,
             first=first,
+            rollouts=self._rollouts,
         )
         self._write_line("eval", **line, machine={"seconds": {"total": time.perf_counter() - start}})
         self._mark_best()

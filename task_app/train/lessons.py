@@ -65,6 +65,12 @@ class Lessons(Protocol):
 def check_lessons(config: Config, spec: TaskSpec) -> None:
     """Refuse settings that name no data, or two kinds of it. Raises ConfigError naming the field."""
     sft, teacher = config.sft, config.sft.teacher
+    if config.rollout.task_url:
+        raise ConfigError(
+            f"rollout.task_url {config.rollout.task_url} cannot be used in supervised training: a teacher corrects "
+            "play in worlds of this process, and so is the outcome measured here; leave it out",
+            field="rollout.task_url",
+        )
     if not teacher.name:
         if sft.dataset is None:
             raise ConfigError(

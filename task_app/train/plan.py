@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
@@ -40,7 +41,13 @@ MAY_CHANGE = frozenset(
         "training.expectation",
         "training.note",
         "rollout.concurrency",
+        "rollout.policy_host",
+        "rollout.policy_port",
+        "rollout.policy_url",
+        "rollout.policy_wait_s",
         "rollout.seeds.stop",
+        "rollout.task_timeout_s",
+        "rollout.task_url",
         "sampler.api_key_env",
         "sampler.base_url",
         "sampler.handover",
@@ -82,6 +89,7 @@ def check_config(config: Config) -> None:
     check_worlds(config, updates * groups, f"{updates} updates of {groups} groups need")
     _check_allowed(config)
     _check_sampler(config)
+    _check_hosted(config)
     check_tracking(config.tracking)
 
 
@@ -114,6 +122,31 @@ def _check_sampler(config: Config) -> None:
             f'sampler.max_staleness = {sampler.max_staleness} needs sampler.kind = "vllm": the embedded sampler plays '
             "with the weights that are being learned",
             field="sampler.max_staleness",
+        )
+
+
+def _check_hosted(config: Config) -> None:
+    """Refuse what cannot be played on a task app elsewhere, and addresses nobody can reach."""
+    rollout = config.rollout
+    if not rollout.task_url:
+        return
+    for name, url in (("task_url", rollout.task_url), ("policy_url", rollout.policy_url)):
+        parts = urlsplit(url)
+        if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment):
+            raise ConfigError(
+                f"rollout.{name}: an http:// or https:// address is needed, got {url!r}", field=f"rollout.{name}"
+            )
+    if config.sampler.kind == "vllm":
+        raise ConfigError(
+            'sampler.kind = "vllm" cannot be used with rollout.task_url: decisions of the app are gathered and sampled '
+            'in this process; use "embedded"',
+            field="sampler.kind",
+        )
+    if rollout.policy_host in ("0.0.0.0", "::", "") and not rollout.policy_url:
+        raise ConfigError(
+            f"rollout.policy_host {rollout.policy_host!r} is no address the app could ask at; say where it reaches "
+            "this machine in rollout.policy_url",
+            field="rollout.policy_url",
         )
 
 

@@ -16,10 +16,11 @@ from task_app.config.models import Config
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
-from task_app.rollout import plan_groups, play
+from task_app.rollout import plan_groups
 from task_app.store import TraceStore
 from task_app.train.facts import Clock
 from task_app.train.heartbeat import beating
+from task_app.train.hosted import Rollouts
 from task_app.train.plan import update_seeds
 from task_app.train.policy import EmbeddedPolicy
 from task_app.wiring import make_limits
@@ -28,18 +29,26 @@ __all__ = ["Player"]
 
 
 class Player:
-    """Plays updates of one run. As a context manager it ends the thread that plays ahead, at its next decisions, and
-    closes the policy."""
+    """Plays updates of one run. As a context manager it makes ready where they are played; at the end it ends the
+    thread that plays ahead, at its next decisions, and closes the policy."""
 
     def __init__(
-        self, config: Config, spec: TaskSpec, store: TraceStore, policy: EmbeddedPolicy, beat: Callable[[], object]
+        self,
+        config: Config,
+        spec: TaskSpec,
+        store: TraceStore,
+        policy: EmbeddedPolicy,
+        beat: Callable[[], object],
+        rollouts: Rollouts,
     ) -> None:
         self._config, self._spec, self._store, self._policy, self._beat = config, spec, store, policy, beat
+        self._rollouts = rollouts
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="play-ahead")
         self._ahead: tuple[int, Future[Clock]] | None = None
         self._stopped = False
 
     def __enter__(self) -> Self:
+        self._rollouts.__enter__()
         return self
 
     def __exit__(
@@ -47,6 +56,7 @@ class Player:
     ) -> None:
         self._stopped = True
         self._thread.shutdown(wait=True, cancel_futures=True)
+        self._rollouts.__exit__(kind, error, traceback)
         self._policy.close()
 
     def play(self, run_id: str, update: int, clock: Clock) -> None:
@@ -92,6 +102,6 @@ class Player:
 
         policy, limits = beating(self._policy, beat), make_limits(self._config)
         flags, concurrency = self._config.step_rewards, self._config.rollout.concurrency
-        play(plans, self._spec, policy, limits, flags, sink, concurrency=concurrency)
+        self._rollouts.play(plans, self._spec, policy, limits, flags, sink, concurrency=concurrency)
         clock.seconds["sampling"] = self._policy.sampling_s - sampled_before
         return clock

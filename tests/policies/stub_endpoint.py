@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ class Received(NamedTuple):
     path: str
     headers: dict[str, str]
     body: Any
+    client: Any = None
 
 
 class _Server(ThreadingHTTPServer):
@@ -49,7 +51,8 @@ class StubEndpoint:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                stub._next(Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body))(self)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                stub._next(Received(self.path, headers, body, self.client_address))(self)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Quiet."""
@@ -145,4 +148,37 @@ class StubEndpoint:
             handler.wfile.flush()
             if self._closing.wait(0.02):
                 break
+        handler.close_connection = True
+
+    @staticmethod
+    def refusal(status: int, message: str, **error: Any) -> Behaviour:
+        """An error in the OpenAI form; `error` are further fields of it, such as code and param."""
+        body = {"error": {"message": message, "type": "invalid_request_error", **error}}
+        return StubEndpoint.raw(json.dumps(body).encode(), status)
+
+    @staticmethod
+    def stream(*chunks: Any, end: bytes = b"data: [DONE]\n\n") -> Behaviour:
+        """Server-sent events, although none were asked for."""
+        lines = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+        return StubEndpoint.raw(b": begin\n\n" + lines + end, content_type="text/event-stream")
+
+    @staticmethod
+    def reset_mid_body(handler: BaseHTTPRequestHandler) -> None:
+        """Promise an answer and break off in the middle of it."""
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b'{"choices": [')
+        handler.wfile.flush()
+        StubEndpoint.reset(handler)
+
+    @staticmethod
+    def hang_in_refusal(handler: BaseHTTPRequestHandler) -> None:
+        """A 400 whose body never ends."""
+        handler.send_response(400)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"{")
+        handler.wfile.flush()
+        time.sleep(0.6)
         handler.close_connection = True

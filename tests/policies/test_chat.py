@@ -160,7 +160,7 @@ def test_counts_that_are_no_numbers_are_none(endpoint, ask):
 @pytest.mark.parametrize(
     ("status", "why"),
     [(400, "refused the request"), (401, "refused the key"), (403, "refused the key"), (404, "no such address"),
-     (307, "refused the request")],
+     (307, "redirects, which is not followed")],
 )  # fmt: skip
 def test_refusals_are_not_retried_and_not_repeated(endpoint, ask, status, why):
     endpoint.otherwise = endpoint.status(status, location="http://127.0.0.1:1/")
@@ -219,7 +219,7 @@ def test_the_deadline_bounds_all_tries_together(endpoint, ask, behaviour):
     start = time.monotonic()
     with pytest.raises(PolicyError, match="no whole answer within"):
         ask(timeout_s=0.4, deadline_s=1.0, tries=10)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4
     assert 2 <= len(endpoint.received) <= 3
 
 
@@ -241,7 +241,7 @@ def test_a_pause_the_endpoint_asks_for_is_kept(endpoint, ask):
 def test_a_pause_beyond_the_deadline_is_not_waited_for(endpoint, ask):
     endpoint.otherwise = endpoint.status(429, retry_after="3600")
     start = time.monotonic()
-    with pytest.raises(PolicyError, match=r"HTTP 429 \(tried once\)"):
+    with pytest.raises(PolicyError, match=r"HTTP 429 \(tried once; it asks to wait 3600 s, but only"):
         ask(deadline_s=30)
     assert time.monotonic() - start < 5
 
