@@ -81,7 +81,13 @@ def _train_rl(settings: Config, as_json: bool) -> None:
         result, report = train_config(settings, progress=progress, note=said.print)
     if as_json:
         print_json(
-            {"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after}
+            {
+                "run_id": result.run_id,
+                "run_dir": str(result.run_dir),
+                "checkpoint": str(result.checkpoint),
+                "before": result.before,
+                "after": result.after,
+            }
         )
         return
     _print_report(report.held_out)
