@@ -35,4 +35,4 @@ class JobsSection(Section):
     cancel_grace_s: float = Field(default=30.0, gt=0, le=3_600)
     """Seconds a cancelled training has to end by itself before it is killed."""
     max_deaths: int = Field(default=3, ge=1, le=1_000)
-    """Times in a row, without a new line of metrics between, that a training may be killed before its job has failed."""
+    """Times in a row, without a new line of metrics, that a training may be killed before its job has failed."""

@@ -45,7 +45,7 @@ def line(**changes: Any) -> dict[str, Any]:
     return {
         "messages": [
             {"role": "system", "content": "Play."},
-            {"role": "user", "content": "a tree"},
+            {"role": "user", "content": "health 9"},
             {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "id": "c", "function": call}]},
         ]
     } | changes
