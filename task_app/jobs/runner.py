@@ -49,7 +49,8 @@ class Runner:
     def stop(self) -> None:
         """End the thread; trainings go on and are found again by the next service."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         for keeper in self._keepers.values():
             keeper.returncode = keeper.poll() or 0  # it stays, on purpose: no warning that it does
 
