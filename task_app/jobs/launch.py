@@ -91,9 +91,10 @@ def prepare(
     settings = load_config(config, overrides)
     document = plain(read_document(config, overrides))
     url = task_url or getattr(settings.rollout, "task_url", None) or _text(document, "services", "task_url")
+    url = url.rstrip("/")
     data: dict[str, Any] = {"config": document}
     if url:
-        data["endpoint_base_url"] = url.rstrip("/")
+        data["endpoint_base_url"] = url
     if model is not None:
         data["model" if _JOB_ID.fullmatch(model) else "base_model"] = model
     payload = {"job_type": kind, "compute": document.get("compute", {}), "data": data, "tags": {}, "metadata": {}}
@@ -105,7 +106,7 @@ def prepare(
         payload=payload,
         dataset=dataset or settings.sft.dataset or _path(document, config, "job", "data"),
         validation=validation or settings.sft.validation or _path(document, config, "data", "validation_path"),
-        task_app=url or "",
+        task_app=url,
         app_key_env=settings.server.api_key_env,
         key_env=settings.jobs.api_key_env,
         **given,
@@ -207,6 +208,22 @@ def follow(
             return Outcome("timeout", job)
         time.sleep(min(wait_s, left_s))
     raise AssertionError("pauses never end")
+
+
+def run_job(
+    launch: Launch,
+    environ: Mapping[str, str],
+    *,
+    timeout_s: float = 3_600.0,
+    interval_s: float = 5.0,
+    progress: Callable[[dict[str, Any]], None] = lambda job: None,
+) -> Outcome:
+    """Post a job and follow it to its end. Raises ConfigError, PolicyError."""
+    with JobsClient(launch.backend, api_key=environ.get(launch.key_env, "")) as client:
+        job = post(launch, client, environ)
+        return follow(
+            launch.kind, str(job["id"]), client, timeout_s=timeout_s, interval_s=interval_s, progress=progress
+        )
 
 
 def redacted(value: Any, name: str = "") -> Any:

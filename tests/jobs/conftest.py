@@ -72,7 +72,9 @@ class Service:
     def _begin(self) -> None:
         command = [sys.executable, "-m", "task_app", "jobs", "serve", "--folder", str(self.folder), *self._arguments]
         env = os.environ | {"TASK_APP_JOBS_KEY": KEY, "COLUMNS": "400"} | self._environ
-        self.process = subprocess.Popen([*command, "--port", str(self.port)], stdout=subprocess.PIPE, text=True, env=env)
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)], stdout=subprocess.PIPE, text=True, env=env
+        )
         assert self.process.stdout is not None
         said = re.search(r"http://\S+?:(\d+)/api", self.process.stdout.readline())
         assert said is not None, "the service did not begin"

@@ -96,7 +96,9 @@ def test_three_jobs_one_at_a_time_in_the_order_they_came(queue, tmp_path):
     book = tmp_path / "book"
     one = queue(concurrency=1)
     for name in ("a", "b", "c"):
-        code = f"import time; f = open({str(book)!r}, 'a', buffering=1); f.write('<{name}'); time.sleep(.2); f.write('>')"
+        code = (
+            f"import time; f = open({str(book)!r}, 'a', buffering=1); f.write('<{name}'); time.sleep(.2); f.write('>')"
+        )
         one.add(name, code)
     one.runner.tick()
     assert [job.status for job in one.store.jobs()] == ["running", "queued", "queued"]

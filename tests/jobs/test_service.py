@@ -90,7 +90,11 @@ REFUSED = {
     "an unknown section": ({"secretword": {"a": 1}}, {}, "data.config.secretword"),
     "a value out of range": ({"training": {"updates": 0}}, {}, "data.config.training.updates"),
     "a null": ({"training": {"updates": None}}, {}, "data.config.training.updates"),
-    "a combination": ({"training": {"credit": {"estimator": "secretword"}}}, {}, "data.config.training.credit.estimator"),
+    "a combination": (
+        {"training": {"credit": {"estimator": "secretword"}}},
+        {},
+        "data.config.training.credit.estimator",
+    ),
     "too few worlds": ({"rollout": {"seeds": "0:1"}}, {}, "data.config.rollout.seeds"),
     "an unknown app": ({"task": {"app": "secretword"}}, {}, "data.config.task.app"),
     "a relative path": ({"training": {"init_from": "../secretword"}}, {}, "data.config.training.init_from"),
