@@ -65,6 +65,7 @@ def create_jobs_app(config: Config, *, environ: Mapping[str, str] = os.environ) 
         title="Training service", version=__version__, lifespan=lifespan, redirect_slashes=False, docs_url=None,
         redoc_url=None,
     )  # fmt: skip
+    app.state.service = service
     install_error_handlers(app)
     _answer_own_errors(app)
     app.add_middleware(_LimitButForFiles, max_bytes=config.jobs.max_body_bytes)

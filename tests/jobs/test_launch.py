@@ -74,9 +74,7 @@ def no_network(monkeypatch):
 
 
 def test_fault_15_a_dry_run_with_a_backend_sends_nothing_and_shows_what_it_would(command, no_network, tmp_path):
-    secret = {
-        "services": {"task_url": "https://app.example/base/", "hub_token": "hf_secretword", "api_key_env": "NAME"}
-    }
+    services = {"task_url": "https://app.example/base/", "hub_token": "hf_secretword", "api_key_env": "NAME"}
     path = toml(
         tmp_path, services=services, hyperparameters={"unknown_to_us": [1, {"deep": "x"}]}, compute={"gpu_type": "H200"}
     )
