@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from task_app.jobs.process import LOCK, PROCESS, is_held
+from task_app.jobs.process import EXIT, LOCK, PROCESS, is_held, send
+from task_app.jobs.store import JobStore
 
 KEY = "jk-1"
 WAIT_S = 120
@@ -91,11 +92,17 @@ class Service:
         self._begin()
 
     def close(self) -> None:
-        """End the service, then whatever trains."""
+        """End the service, then whatever trains; what has only just been started is waited for."""
         self.kill()
-        for lock in self.folder.glob(f"*/{LOCK}"):
-            if is_held(lock):
-                os.killpg(json.loads((lock.parent / PROCESS).read_text())["pid"], signal.SIGKILL)
+        with JobStore(self.folder / "jobs.db") as store:
+            running = [self.folder / job.id for job in store.jobs(status="running")]
+        deadline = time.monotonic() + 20
+        for folder in running:
+            while not ((folder / PROCESS).exists() or (folder / EXIT).exists()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            while is_held(folder / LOCK) and time.monotonic() < deadline:
+                send(folder, signal.SIGKILL)
+                time.sleep(0.02)
 
     def job(self, job_id: str) -> dict[str, Any]:
         kind = "rl" if job_id.startswith("rl-") else "learning"

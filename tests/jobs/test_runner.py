@@ -70,9 +70,14 @@ class Queue:
         return json.loads(place.read_text())["pid"]
 
     def close(self) -> None:
+        """End what still runs; a process that has only just been started is waited for, or it would be missed."""
+        deadline = time.monotonic() + 20
+        for job in self.store.jobs(status="running"):
+            while not (self.folder / job.id / PROCESS).exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
         for lock in self.folder.glob(f"*/{LOCK}"):
             send(lock.parent, signal.SIGKILL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while any(is_held(lock) for lock in self.folder.glob(f"*/{LOCK}")) and time.monotonic() < deadline:
             time.sleep(0.02)
         for runner in self._runners:
