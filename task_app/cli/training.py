@@ -51,17 +51,40 @@ def train(
         Path | None, typer.Option(help="Run folder whose heartbeat is shown; exit code 0 where it runs or is done.")
     ] = None,
     ledger: Annotated[bool, typer.Option(help="Show every run recorded beside the run folder.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or name of a language model; with --backend also a finished job's id.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Training service, …/api; without one, training is local.")
+    ] = None,
+    idempotency: Annotated[str | None, typer.Option(help="backend: the same key gives the same job.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show plan and budget, or what is sent; do nothing.")
+    ] = False,
+    no_poll: Annotated[bool, typer.Option("--no-poll", help="backend: leave once the job is taken.")] = False,
+    poll_timeout: Annotated[float, typer.Option(min=0, help="backend: seconds; exit code 3 after these.")] = 3600.0,
+    poll_interval: Annotated[float, typer.Option(min=0.1, help="backend: most seconds between two looks.")] = 5.0,
+    env_file: Annotated[
+        Path | None, typer.Option(help="File of variables, such as keys; none is read unasked.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a policy by a TOML file; the same command again resumes an interrupted run."""
+    from task_app.cli.jobs import Backend, chosen_for_training, show_plan, train_there, use_env_file
     from task_app.train.follower import follow, must_follow
 
     if must_follow() and not (status or ledger or replay or update):
         follow()
         return
-    settings = config_from(
-        ctx, config, {"sft.dataset": dataset, "sft.validation": validation, "rollout.task_url": task_url}
-    )
+    looks = status is not None or ledger or replay is not None or update is not None
+    config = config if looks else chosen_for_training(ctx, config, kind)
+    if backend is not None and not looks:
+        there = Backend(backend, idempotency, dry_run, no_poll, poll_timeout, poll_interval, env_file, as_json)
+        train_there(ctx, kind, config, there, dataset, validation, model, task_url)
+        return
+    options = {"sft.dataset": dataset, "sft.validation": validation}
+    options |= {"model.path": model, "rollout.task_url": task_url}
+    settings = config_from(ctx, config, options)
     if status is not None:
         _status(status, settings.training.guards.heartbeat_max_age_s, as_json)
         return
@@ -71,6 +94,11 @@ def train(
     if replay is not None or update is not None:
         _replay(replay, update, trace_db, as_json)
         return
+    if dry_run:
+        show_plan(settings, kind, as_json)
+        return
+    if env_file is not None:
+        use_env_file(env_file)
     if kind == "sft":
         _train_sft(settings, as_json)
     else:
@@ -86,7 +114,13 @@ def _train_rl(settings: Config, as_json: bool) -> None:
         result, report = train_config(settings, progress=progress, note=said.print)
     if as_json:
         print_json(
-            {"run_id": result.run_id, "run_dir": str(result.run_dir), "before": result.before, "after": result.after}
+            {
+                "run_id": result.run_id,
+                "run_dir": str(result.run_dir),
+                "checkpoint": str(result.checkpoint),
+                "before": result.before,
+                "after": result.after,
+            }
         )
         return
     _print_report(report.held_out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -14,7 +14,7 @@ from task_app.config.section import PATH_OR_NAME
 from task_app.core.errors import ConfigError
 from task_app.core.names import did_you_mean
 
-__all__ = ["describe_validation_error", "load_config", "parse_overrides"]
+__all__ = ["describe_validation_error", "load_config", "parse_overrides", "paths_in", "read_document"]
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -41,6 +41,22 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     except ConfigError as error:
         raise _in_file(path, str(error), error.field) from error
     return config
+
+
+def read_document(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The TOML of `path` as it is written, dotted `overrides` set in it; nothing is checked, resolved or filled in.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    document = _read(path)
+    for dotted, value in (overrides or {}).items():
+        _set(document, dotted, value)
+    return document
+
+
+def paths_in(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each path in a document: its dotted key, and the path as written."""
+    return _paths_in(document, Config, "")
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -101,21 +117,30 @@ def _set(document: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _resolve_paths(section: dict[str, Any], model: type[BaseModel], folder: Path) -> None:
-    """Make the path-typed values of one section, and of those inside it, relative to `folder`.
+    """Make the path-typed values of one section, and of those inside it, relative to `folder`."""
+    for dotted, value in list(_paths_in(section, model, "")):
+        *sections, key = dotted.split(".")
+        inside: dict[str, Any] = section
+        kind: Any = model
+        for name in sections:
+            inside, kind = inside[name], kind.model_fields[name].annotation
+        is_text = kind.model_fields[key].json_schema_extra == PATH_OR_NAME
+        inside[key] = str(folder / value) if is_text else folder / value
 
-    A text that may be a name is a path when it begins with a dot.
-    """
+
+def _paths_in(section: Mapping[str, Any], model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """A text that may be a name is a path when it begins with a dot."""
     for key, value in section.items():
         field = model.model_fields.get(key)
         if field is None:
             continue
         kind = field.annotation
         if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, BaseModel):
-            _resolve_paths(value, kind, folder)
-        elif isinstance(value, str) and (kind is Path or Path in get_args(kind)):
-            section[key] = folder / value
-        elif field.json_schema_extra == PATH_OR_NAME and isinstance(value, str) and value.startswith("."):
-            section[key] = str(folder / value)
+            yield from _paths_in(value, kind, f"{prefix}{key}.")
+        elif isinstance(value, str) and (
+            kind is Path or Path in get_args(kind) or (field.json_schema_extra == PATH_OR_NAME and value[:1] == ".")
+        ):
+            yield f"{prefix}{key}", value
 
 
 def _fields_at(model: type[BaseModel], location: Sequence[int | str]) -> Sequence[str]:

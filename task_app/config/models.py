@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from task_app.config.jobs import JobsSection
 from task_app.config.section import Section
 from task_app.config.step_rewards import StepRewardSettings, merge_sections, resolve
 from task_app.config.training import ModelSection, SamplerSection, SftSection, TrackingSection, TrainingSection
@@ -244,7 +245,7 @@ class PriceSection(Section):
 class Config(Section):
     """A whole TOML file, defaults filled in. The flags in force are `step_rewards`."""
 
-    type: Literal["rl", "sft", "eval", "server", "rollout"] = "rl"
+    type: Literal["rl", "sft", "eval", "server", "rollout", "jobs"] = "rl"
     """What the file is for; a command refuses a file of another kind only where it could do harm."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of initial weights and sampling noise."""
@@ -258,6 +259,7 @@ class Config(Section):
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
     tracking: TrackingSection = TrackingSection()
+    jobs: JobsSection = JobsSection()
     prices: dict[str, PriceSection] = Field(default_factory=dict)
     """What calls cost, by model name; `traces analyze` turns tokens and latency into costs with it."""
     forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)

@@ -62,7 +62,7 @@ MAY_CHANGE = frozenset(
 _MAY_CHANGE_SECTIONS = ("training.guards.", "tracking.")
 """Sections that watch a run and change nothing in it."""
 
-_UNUSED_SECTIONS = ("type", "server", "prices", "forwarded", "policy", "sft")
+_UNUSED_SECTIONS = ("type", "server", "prices", "forwarded", "policy", "sft", "jobs")
 _USED_POLICY_KEYS = ("temperature", "top_p")
 _OPEN_TABLES = ("task.options.", "model.template_options.")
 

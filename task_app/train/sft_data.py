@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import Any
 
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.types import AssistantMessage, ParseFailure
 from task_app.train.network import Network
 from task_app.train.rows import FREE, Row
+from task_app.train.sft_lines import Malformed, checked_line, made_by
 
 __all__ = ["read_rows", "row_of"]
 
@@ -41,71 +40,14 @@ def _row(path: Path, number: int, line: str, network: Network) -> Row:
         raise TrainError(f"{path} line {number}: {error}") from error
 
 
-class _Malformed(TrainError):
-    """What is wrong with a line, naming the field."""
-
-
-class _Shape(BaseModel):
-    """Types are taken as they are; what else a line holds is let through."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Part(_Shape):
-    type: Literal["text"]
-    text: str
-
-
-class _Function(_Shape):
-    name: str
-    arguments: str | dict[str, Any]
-
-
-class _Call(_Shape):
-    function: _Function
-
-
-class _Message(_Shape):
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
-    tool_calls: list[_Call] | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> _Message:
-        if self.content is None and self.role != "assistant":
-            raise ValueError(f"content: a message of role {self.role} needs some")
-        if self.role == "assistant" and isinstance(self.content, list):
-            raise ValueError("content: an answer's must be one text")
-        return self
-
-
-class _Example(_Shape):
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
-    metadata: dict[str, Any] | None = None
-
-
 def _checked(line: str, network: Network) -> dict[str, Any]:
-    try:
-        example = json.loads(line)
-    except ValueError as error:
-        raise _Malformed(f"not JSON: {error}") from error
-    if not isinstance(example, dict):
-        raise _Malformed(f"an object was expected, got {type(example).__name__}")
-    try:
-        _Example.model_validate(example)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise _Malformed(f"{place}: {first['msg'].removeprefix('Value error, ')}") from error
-    if example["messages"][-1]["role"] != "assistant":
-        raise _Malformed("messages: the last one must be the assistant's, it is what is learned")
-    metadata = example.get("metadata") or {}
-    made_by = metadata.get("prompt_hash")
-    if made_by not in (None, network.spec.prompt_hash):
-        raise _Malformed(
-            f"metadata.prompt_hash: the prompt was made by {made_by}, this task's is {network.spec.prompt_hash}; "
-            "the same app, version and options are needed"
+    example = checked_line(line)
+    made = made_by(example)
+    if made not in (None, network.spec.prompt_hash):
+        raise Malformed(
+            f"metadata.prompt_hash: the prompt was made by {made}, this task's is {network.spec.prompt_hash}; "
+            "the same app, version and options are needed",
+            "metadata.prompt_hash",
         )
     return example
 
@@ -115,10 +57,10 @@ def row_of(example: Mapping[str, Any], network: Network) -> Row:
     prompt = network.renderer.prompt_ids(example["messages"][:-1], example.get("tools") or ())
     answer = network.renderer.answer_ids(_assistant(example["messages"][-1]))
     if isinstance(answer, ParseFailure):
-        raise _Malformed(f"messages: the answer is not a legal one ({answer.reason}: {answer.detail})")
+        raise Malformed(f"messages: the answer is not a legal one ({answer.reason}: {answer.detail})")
     chosen = [(index, state) for index, state in _choices(answer, network)]
     if not chosen:
-        raise _Malformed("messages: the answer holds no choice, so there is nothing to learn")
+        raise Malformed("messages: the answer holds no choice, so there is nothing to learn")
     before = len(prompt) - 1
     return Row(
         input_ids=prompt + answer[: chosen[-1][0]],

@@ -60,7 +60,7 @@ def test_the_inner_name_of_forwarded_sections_is_no_key(load, text):
         ("seed = '1'", "seed", "got '1'"),
         ("seed = -1", "seed", "got -1"),
         ("seed = 2147483648", "seed", "got 2147483648"),
-        ("type = 'dpo'", "type", "'rl', 'sft', 'eval', 'server' or 'rollout', got 'dpo'"),
+        ("type = 'dpo'", "type", "'rl', 'sft', 'eval', 'server', 'rollout' or 'jobs', got 'dpo'"),
         ("rollout = 3", "rollout", "got 3"),
         ("[rollout]\ngroup_size = 0", "rollout.group_size", "greater than or equal to 1, got 0"),
         ("[rollout]\nmax_decisions = 10001", "rollout.max_decisions", "less than or equal to 10000, got 10001"),

@@ -1,0 +1,22 @@
+"""Fine-tune on recorded decisions as a TOML says, here or through a training service, and save the result as JSON.
+
+    python scripts/run_fft_and_save.py --config configs/train/crafter_sft.toml --dataset traces/expert.train.jsonl
+    python scripts/run_fft_and_save.py --config configs/train/crafter_sft.toml --dataset traces/expert.train.jsonl \
+        --backend http://127.0.0.1:8000/api --output runs/fft_result.json
+
+Exit code 0 for a training that succeeded alone; 3 for one that was not over in time. A thin entry point:
+`task_app.jobs.saved.run_and_save` does the work.
+"""
+
+from __future__ import annotations
+
+from task_app.cli.common import run_guarded
+from task_app.cli.saving import save_main
+
+
+def main() -> None:
+    save_main("sft", "Fine-tune on recorded decisions and save the result.")
+
+
+if __name__ == "__main__":
+    run_guarded(main)
