@@ -9,13 +9,14 @@ Nothing but Typer is imported until a command runs, so that `--help` answers at 
     traces/      traces show, …
     training.py  train, demo; live.py shows a run on a terminal
     checkpoints.py  checkpoint export
+    deploying.py  deploy, modal-serve
 """
 
 from __future__ import annotations
 
 import typer
 
-from task_app.cli import checkpoints, rollouts, serving, traces, training
+from task_app.cli import checkpoints, deploying, rollouts, serving, traces, training
 from task_app.cli.common import CommandGroup, run_guarded
 
 __all__ = ["app", "main"]
@@ -33,6 +34,7 @@ rollouts.add_to(app)
 traces.add_to(app)
 training.add_to(app)
 checkpoints.add_to(app)
+deploying.add_to(app)
 
 
 def main() -> None:

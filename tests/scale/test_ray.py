@@ -30,7 +30,7 @@ def cluster() -> Iterator[RayExecutor]:
 
 def config_of(db: Path, groups: int = 6, **changes: object) -> Config:
     small = {"policy.name": "expert", "rollout.seeds": f"0:{groups}", "rollout.group_size": 2,
-             "rollout.max_decisions": 30, "scale.executor": "ray", "rollout.trace_db": str(db)}  # fmt: skip
+             "rollout.max_decisions": 20, "scale.executor": "ray", "rollout.trace_db": str(db)}  # fmt: skip
     return load_config(None, small | changes)
 
 
