@@ -39,6 +39,8 @@ def train_on_volume(
     config = deployment.for_training(local, volume)
     run_dir = (config.training if kind == "rl" else config.sft).run_dir
     keeper = Keeper(local, run_dir / "traces.db", commit)
+    for left in local.parent.glob(f"{local.name}*"):
+        left.unlink()  # by another run, in a container that was used before
     if keeper.restore():
         say(f"going on with the episodes in {run_dir / 'traces.db'}")
 

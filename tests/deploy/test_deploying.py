@@ -31,7 +31,8 @@ def test_a_dry_run_connects_to_nothing_runs_nothing_and_writes_nothing(
 ):
     fake = fake_modal("sys.exit(3)")
     done = task_app(action, "grpo-crafter", "--dry-run", "--json", "--modal-cli", fake.path, "--name", "mine",
-                    "--env-file", env_file, "--config", SERVER, "--modal.max_containers=7", **without_network)  # fmt: skip
+                    "--env-file", env_file, "--config", SERVER, "--modal.max_containers=7",
+                    **without_network)  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     verb = {"deploy": "deploy", "modal-serve": "serve"}[action]
@@ -62,7 +63,7 @@ def test_a_dry_run_can_be_read_by_people_and_its_command_copied(fake_modal, task
     assert fake.calls() == []
 
 
-def test_deploying_hands_the_key_over_as_a_variable_alone_and_says_the_address(fake_modal, task_app, tmp_path, env_file):
+def test_deploying_hands_over_the_key_as_a_variable_and_says_the_address(fake_modal, task_app, tmp_path, env_file):
     fake = fake_modal()
     done = task_app("deploy", "crafter", "--env-file", env_file, "--modal-cli", fake.path, "--json")
     assert done.returncode == 0, done.stderr
@@ -119,10 +120,8 @@ def test_missing_keys_and_programs_are_named(fake_modal, task_app, tmp_path, env
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_modal_serve_shows_the_logs_until_interrupted_and_leaves_no_process(fake_modal, tmp_path, env_file, number):
-    fake = fake_modal(
-        "print('=> https://someone--task-app-crafter-endpoint-dev.modal.run', flush=True)\nprint('a log line', flush=True)\n"
-        "time.sleep(60)"
-    )
+    address = "https://someone--task-app-crafter-endpoint-dev.modal.run"
+    fake = fake_modal(f"print('=> {address}', flush=True)\nprint('a log line', flush=True)\ntime.sleep(60)")
     command = [sys.executable, "-m", "task_app", "modal-serve", "crafter", "--env-file", env_file]
     command += ["--modal-cli", fake.path, "--config", SERVER]
     process = subprocess.Popen(
@@ -143,7 +142,7 @@ def test_modal_serve_shows_the_logs_until_interrupted_and_leaves_no_process(fake
             break
     rest, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "endpoint: https://someone--task-app-crafter-endpoint-dev.modal.run" in "".join(shown)
+    assert f"endpoint: {address}" in "".join(shown)
     assert "user stopped" in rest
     (call,) = fake.calls()
     assert call["environ"]["TASK_APP_MODAL_WATCH"] == "1"
