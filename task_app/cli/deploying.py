@@ -73,18 +73,19 @@ def _call(
     from task_app.cli.output import console, errors, print_json
     from task_app.config import parse_overrides
     from task_app.deploy.command import modal_call, run
+    from task_app.deploy.deployment import needed_secrets
 
     given = {"task.app": app, "modal.name": name}
     overrides = parse_overrides(ctx.args) | {key: value for key, value in given.items() if value is not None}
-    call = modal_call(action, settings, config, overrides, modal_cli)
+    call = modal_call(action, settings, config, overrides, modal_cli=modal_cli, env_file=env_file)
     if dry_run:
         _print_call(call, as_json)
         return
-    needed = () if settings.modal.secret else call.deployment.secret_names
+    needed = () if settings.modal.secret else needed_secrets(settings)
     secrets = secrets_for(needed, env_file, modal=True)
     if secrets.modal_secret:
         kept = {**overrides, "modal.secret": secrets.modal_secret}
-        call = modal_call(action, config_from(ctx, config, kept), config, kept, modal_cli)
+        call = modal_call(action, config_from(ctx, config, kept), config, kept, modal_cli=modal_cli)
     said = errors if as_json else console
     address = run(call, secrets.environ, say=lambda line: said.print(line, soft_wrap=True))
     if as_json:

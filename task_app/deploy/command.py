@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from task_app.config import Config
+from task_app.config.found import read_env_file
 from task_app.core.errors import ConfigError, TaskAppError
 from task_app.deploy.deployment import CONFIG, OVERRIDES, SECRETS, WATCH, Deployment
 from task_app.deploy.image import ENDPOINT_EXTRAS, PYTHON, TRAINING_EXTRAS, pins, project_folder
+from task_app.policies.chat import KEY_OF_HOST
 
 __all__ = ["Action", "ModalCall", "modal_call", "run"]
 
@@ -56,13 +58,22 @@ class ModalCall:
 
 
 def modal_call(
-    action: Action, config: Config, file: Path | None, overrides: Mapping[str, Any], modal_cli: Path | None
+    action: Action,
+    config: Config,
+    file: Path | None,
+    overrides: Mapping[str, Any],
+    *,
+    modal_cli: Path | None = None,
+    env_file: Path | None = None,
 ) -> ModalCall:
     """The call for a config that was read from `file` with `overrides`. Raises ConfigError; runs nothing.
 
-    `modal_cli` is the program; without it the one installed beside this Python, or on the PATH.
+    `modal_cli` is the program; without it the one installed beside this Python, or on the PATH. Keys of providers that
+    requests may ask go along where `env_file` sets them.
     """
-    deployment = Deployment.of(config, file, watched=action == "serve")
+    offered = read_env_file(env_file) if env_file else {}
+    extra = [name for name in KEY_OF_HOST.values() if offered.get(name, "").strip()]
+    deployment = Deployment.of(config, file, extra, watched=action == "serve")
     argv = [str(_modal_cli(modal_cli)), action, "-m", APP, "--name", deployment.name]
     settings = {OVERRIDES: dumps(dict(overrides), default=str)}
     if file:

@@ -80,6 +80,17 @@ def test_deploying_hands_over_the_key_as_a_variable_and_says_the_address(fake_mo
     assert f"endpoint: {address}" in readable.stdout
 
 
+def test_provider_keys_go_along_only_where_the_named_file_sets_them(fake_modal, task_app, env_file):
+    fake = fake_modal()
+    arguments = ("deploy", "crafter", "--dry-run", "--json", "--env-file", env_file, "--modal-cli", fake.path)
+    done = task_app(*arguments, OPENAI_API_KEY="set-for-something-else")
+    assert json.loads(done.stdout)["app"]["secret_names"] == ["ENVIRONMENT_API_KEY"]
+    env_file.write_text(f"ENVIRONMENT_API_KEY={KEY}\nOPENAI_API_KEY=sk-another\nOTHER=1\n")
+    done = task_app(*arguments)
+    assert json.loads(done.stdout)["app"]["secret_names"] == ["ENVIRONMENT_API_KEY", "OPENAI_API_KEY"]
+    assert "sk-another" not in done.stdout + done.stderr
+
+
 def test_a_secret_kept_at_modal_needs_no_key_here(fake_modal, task_app):
     fake = fake_modal()
     done = task_app("deploy", "crafter", "--modal-cli", fake.path, "--modal.secret=kept-there")

@@ -68,6 +68,22 @@ def test_without_credentials_modal_is_not_asked(config, monkeypatch, tmp_path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--executor", "rey"), 2, "'inprocess', 'ray' or 'modal'"),
+        (("--executor", "ray", "--policy", "embedded"), 2, "--executor inprocess"),
+        (("--executor", "modal", "--base-url", "http://127.0.0.1:1"), 2, "--base-url plays in this process"),
+        (("--executor", "modal"), 1, "Modal cannot be asked"),
+    ],
+)
+def test_the_command_says_what_it_cannot_do_and_leaves_no_database(task_app, tmp_path, arguments, code, said):
+    done = task_app("rollout", *arguments, MODAL_CONFIG_PATH=str(tmp_path / "none.toml"))
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert said in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_the_source_sent_along_is_what_an_installation_needs_and_nothing_compiled():
     modal = pytest.importorskip("modal", reason="needs the extra `modal`")
     left_out = modal.FilePatternMatcher(*LEFT_OUT)
