@@ -101,7 +101,7 @@ class Deployment:
         if resolved := environ.get(RESOLVED):
             return cls(Config.model_validate_json(resolved))
         file = Path(environ[CONFIG]) if environ.get(CONFIG) else None
-        config = load_config(file, json.loads(environ.get(OVERRIDES) or "{}"))
+        config = load_config(file, _overrides(environ.get(OVERRIDES) or "{}"))
         extra = [name.strip() for name in environ.get(SECRETS, "").split(",") if name.strip()]
         return cls.of(config, file, extra, watched=environ.get(WATCH) == "1")
 
@@ -208,6 +208,16 @@ def needed_secrets(config: Config) -> list[str]:
         url = completions_url(policy.inference_url) if policy.inference_url else None
         names.append(policy.api_key_env or (KEY_OF_HOST.get(url.host, "") if url and url.scheme == "https" else ""))
     return [name for name in names if name]
+
+
+def _overrides(text: str) -> dict[str, Any]:
+    try:
+        overrides = json.loads(text)
+    except ValueError:
+        overrides = None
+    if not isinstance(overrides, dict):
+        raise ConfigError(f"{OVERRIDES} must be a JSON object of dotted keys and values, got {text!r}", field=OVERRIDES)
+    return overrides
 
 
 def _files_to_train_with(config: Config) -> Iterator[tuple[str, Path]]:

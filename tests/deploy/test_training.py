@@ -107,3 +107,9 @@ def test_the_keys_an_app_needs_are_its_own_and_that_of_its_policys_endpoint():
     assert needed_secrets(load_config(None, chat)) == ["ENVIRONMENT_API_KEY", "OPENAI_API_KEY"]
     assert needed_secrets(load_config(None, chat | {"policy.api_key_env": "MINE"}))[1:] == ["MINE"]
     assert needed_secrets(load_config(None, chat | {"policy.inference_url": "http://10.0.0.1/v1"}))[1:] == []
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "modal.gpu=H100"])
+def test_overrides_that_are_no_json_object_are_refused(text):
+    with pytest.raises(ConfigError, match="TASK_APP_OVERRIDES must be a JSON object"):
+        Deployment.from_environ({"TASK_APP_OVERRIDES": text})
