@@ -32,9 +32,6 @@ ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs/cheatsheet.md").read_text(encoding="utf-8")
 ELSEWHERE = ("At Modal (needs an account)", "Everything once (minutes)")
 """Sections that are not run for real."""
-TOGETHER = ("Look at traces",)
-"""Sections whose lines but the last do not build on one another."""
-
 MODEL = ["--model.hidden_size=16", "--model.heads=2", "--model.kv_heads=2", "--model.intermediate_size=16"]
 SHORT = ["--rollout.max_decisions=3"]
 FEW = ["--eval.seeds=1000000:1000001", *SHORT]
@@ -80,6 +77,15 @@ def test_every_line_says_what_it_does_and_every_command_has_a_line():
     assert missing == []
 
 
+def lanes(heading: str, commands: list[str]) -> list[list[str]]:
+    """Commands of a section that need not wait for one another; its last line comes after all."""
+    if heading == "Look at traces":
+        return [[command] for command in commands]
+    if heading == "Train":
+        return [[one for one in commands if ("--type sft" in one) == imitation] for imitation in (False, True)]
+    return [commands]
+
+
 class Folder:
     """A project folder with its configs, in which commands are run as a user would."""
 
@@ -117,6 +123,10 @@ class Folder:
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         return command, done.returncode, done.stdout[-500:] + done.stderr[-1500:]
+
+    def run_lane(self, commands: list[str]) -> list[tuple[str, int, str]]:
+        """The commands, one after another."""
+        return [self.run(command) for command in commands]
 
     def start(self, command: str) -> tuple[str, int, str]:
         """Something that runs until it is ended: up when its port answers."""
@@ -167,8 +177,8 @@ def test_every_line_runs(folder):
         if heading in ELSEWHERE or not lines:
             continue
         *commands, last = [command for command, _ in lines]
-        with ThreadPoolExecutor(3 if heading in TOGETHER else 1) as pool:
-            results = list(pool.map(folder.run, commands))
+        with ThreadPoolExecutor(2) as pool:
+            results = [one for lane in pool.map(folder.run_lane, lanes(heading, commands)) for one in lane]
         failed += [result for result in [*results, folder.run(last)] if result[1]]
     assert failed == []
     assert set(folder.end()) <= {0, 130}
