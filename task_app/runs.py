@@ -144,7 +144,7 @@ def _policy_body(config: Config) -> dict[str, Any]:
 
 def installation() -> dict[str, str]:
     """What is installed here: versions, each task app's own facts, and the optional parts."""
-    extras = {"train": "torch", "modal": "modal", "viewer": "datasette"}
+    extras = {"train": "torch", "modal": "modal", "ray": "ray", "viewer": "datasette"}
     facts = {"crafter-task-app": __version__, "python": platform.python_version()}
     for found in find_apps().values():
         facts |= found.app.installation()

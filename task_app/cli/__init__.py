@@ -10,13 +10,14 @@ Nothing but Typer is imported until a command runs, so that `--help` answers at 
     training.py  train, demo; live.py shows a run on a terminal
     checkpoints.py  checkpoint export
     jobs.py      jobs serve; train with a backend
+    deploying.py  deploy, modal-serve
 """
 
 from __future__ import annotations
 
 import typer
 
-from task_app.cli import checkpoints, jobs, rollouts, serving, traces, training
+from task_app.cli import checkpoints, deploying, jobs, rollouts, serving, traces, training
 from task_app.cli.common import CommandGroup, run_guarded
 
 __all__ = ["app", "main"]
@@ -35,6 +36,7 @@ traces.add_to(app)
 training.add_to(app)
 checkpoints.add_to(app)
 jobs.add_to(app)
+deploying.add_to(app)
 
 
 def main() -> None:

@@ -45,6 +45,9 @@ def rollout(
     inference_url: InferenceUrl = None,
     base_url: Annotated[str | None, typer.Option(help="Play on the task app served there.")] = None,
     trace_db: TraceDb = None,
+    executor: Annotated[
+        str | None, typer.Option(help="inprocess | ray | modal: where groups are played [default: inprocess].")
+    ] = None,
     run_id: Annotated[str | None, typer.Option(help="Name of the run [default: a fresh one].")] = None,
     relabel: Annotated[
         str | None, typer.Option(help="Ask this scripted player what it would do in each state.")
@@ -65,13 +68,16 @@ def rollout(
         "rollout.group_size": group_size,
         "rollout.max_decisions": max_decisions,
         "rollout.trace_db": trace_db,
+        "scale.executor": executor,
     }
     settings = config_from(ctx, config, options)
     from task_app.cli.output import console, progress_bar
     from task_app.relabel import check_relabel, play_relabelled
     from task_app.runs import new_run_id, play_config, play_hosted
+    from task_app.scale import check_scalable, play_scaled
 
     check_relabel(relabel, relabel_output, base_url)
+    check_scalable(settings, base_url=base_url, relabel=relabel)
     run_id = run_id or new_run_id("rollout")
     relabelled = None
     total = len(settings.rollout.seeds) * settings.rollout.group_size
@@ -89,6 +95,11 @@ def rollout(
             episodes, relabelled = play_relabelled(
                 settings, relabel, relabel_output, run_id=run_id, progress=progress, embedded=_embedded(settings)
             )
+        elif settings.scale.executor != "inprocess":
+            from task_app.deploy.rollouts import executor_of
+
+            with executor_of(settings) as workers:
+                episodes = play_scaled(settings, workers, run_id=run_id, command="rollout", progress=progress)
         else:
             episodes = play_config(
                 settings, run_id=run_id, command="rollout", progress=progress, embedded=_embedded(settings)

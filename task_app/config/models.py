@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from task_app.config.jobs import JobsSection
+from task_app.config.modal import ModalSection
+from task_app.config.scale import ScaleSection
 from task_app.config.section import Section
 from task_app.config.step_rewards import StepRewardSettings, merge_sections, resolve
 from task_app.config.training import ModelSection, SamplerSection, SftSection, TrackingSection, TrainingSection
@@ -260,6 +262,8 @@ class Config(Section):
     eval: EvalSection = EvalSection()
     tracking: TrackingSection = TrackingSection()
     jobs: JobsSection = JobsSection()
+    scale: ScaleSection = ScaleSection()
+    modal: ModalSection = ModalSection()
     prices: dict[str, PriceSection] = Field(default_factory=dict)
     """What calls cost, by model name; `traces analyze` turns tokens and latency into costs with it."""
     forwarded: dict[str, Annotated[dict[str, Any], AfterValidator(_strict_json)]] = Field(default_factory=dict)

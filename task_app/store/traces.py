@@ -67,6 +67,12 @@ class TraceStore:
         with self._transaction() as connection:
             insert_episode(connection, episode)
 
+    def write_episodes(self, episodes: Iterable[Episode]) -> None:
+        """Store several episodes in one transaction: all of them, or none. Raises StoreError."""
+        with self._transaction() as connection:
+            for episode in episodes:
+                insert_episode(connection, episode)
+
     def write_advantages(self, run_id: str, update: int, advantages: Mapping[str, Sequence[float]]) -> None:
         """Record what training credited: per episode id, one advantage per decision, turn 1 first."""
         with self._transaction() as connection:
