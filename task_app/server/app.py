@@ -14,6 +14,7 @@ from task_app.config import Config
 from task_app.http.auth import KeyCheck
 from task_app.http.errors import install_error_handlers
 from task_app.http.limits import BodyLimit
+from task_app.server import stepwise
 from task_app.server.describe import identity
 from task_app.server.requests import RolloutRequest, TaskInfoQuery
 from task_app.server.resolve import check_endpoint
@@ -67,6 +68,7 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     app.add_middleware(KeyCheck, keys=keys, open_paths=OPEN_PATHS, or_else=viewer.lock.admits)
     _add_routes(app, service)
     viewer.add_to(app)
+    stepwise.add_to(app, config, environ)
     return app
 
 
