@@ -51,7 +51,7 @@ async def test_without_a_folder_nothing_is_written(hosted, tmp_path):
     async with hosted() as app:
         answer = await app.played()
     assert answer["metrics"]["details"]["trace_file"] is None
-    assert [path.name for path in tmp_path.iterdir()] == ["t.db"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.db", "t.serving.db"]
 
 
 async def test_an_episode_without_a_reward_has_no_file(hosted, folder, endpoint, chat):

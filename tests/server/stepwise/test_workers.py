@@ -1,4 +1,4 @@
-"""One session, several processes: any of them serves it, one request at a time, and none takes it along when it dies."""
+"""One session, several processes: any serves it, one request at a time, and none takes it along when it dies."""
 
 from __future__ import annotations
 
