@@ -60,6 +60,9 @@ def serve(
     trace: Annotated[
         Path | None, typer.Option(help="Folder for each episode's SFT rows, as export-sft writes them.")
     ] = None,
+    openenv: Annotated[
+        bool, typer.Option("--openenv", help="Speak OpenEnv's wire instead (docs/integrations.md).")
+    ] = False,
     config: ConfigFile = None,
 ) -> None:
     """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
@@ -75,4 +78,9 @@ def serve(
         places = f"episodes go to {settings.rollout.trace_db}{rows}"
         console.print(f"serving {name} at {address} · {places} · stop with Ctrl-C", soft_wrap=True)
 
+    if openenv:
+        from task_app.server.openenv.serve import serve_openenv
+
+        serve_openenv(settings, ready=ready)
+        return
     run_server(settings, ready=ready)
