@@ -52,7 +52,8 @@ def message_of(
         content, reason = message.get("content"), message.get("finish_reason") or "stop"
         if not isinstance(content, str | None) or not isinstance(reason, str) or not isinstance(calls, list | tuple):
             raise _refusal("an assistant message has content (text), tool_calls (a list), finish_reason", "message")
-        return AssistantMessage(content, _calls(calls, "message.tool_calls"), reason)
+        said = None if content is None else _text(content)
+        return AssistantMessage(said, _calls(calls, "message.tool_calls"), _text(reason))
     if isinstance(action, Mapping):
         if set(action) not in ({"actions"}, {"tool_calls"}):
             raise _refusal('an object holds the one key "actions" or "tool_calls"', "action")
@@ -106,7 +107,13 @@ def _call(call: Any, index: int, field: str) -> ToolCall:
         raise _refusal(f"{sentence} or its JSON text", field)
     said = arguments if isinstance(arguments, str) else json.dumps(arguments)
     call_id = call.get("id")
-    return ToolCall(name, said, call_id if isinstance(call_id, str) and call_id else f"call_{index}")
+    call_id = call_id if isinstance(call_id, str) and call_id else f"call_{index}"
+    return ToolCall(_text(name), _text(said), _text(call_id))
+
+
+def _text(value: str) -> str:
+    """Text that can be stored: half a surrogate pair, which JSON lets through, becomes `?`."""
+    return value.encode("utf-8", "replace").decode()
 
 
 def _refusal(sentence: str, field: str) -> ConfigError:
