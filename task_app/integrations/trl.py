@@ -172,11 +172,11 @@ class TaskEnvironment:
             return
         if not run.over:
             run.truncate(_STOPPED)
-        self._stored = True
         if self._trace_db is not None and (run.decisions or not run.episode().rewarded):
             with TraceStore.open(self._trace_db) as store:
                 store.write_run(POLICY, "trl", {"task": run.spec.app.name})
                 store.write_episode(run.episode())
+        self._stored = True
 
 
 def _tool(function: Mapping[str, Any]) -> Callable[..., str]:

@@ -138,7 +138,7 @@ class Game:
     def _store_it(self) -> dict[str, Any]:
         assert self._run is not None
         episode = self._run.episode()
-        self._stored = True
         self._store.write_run(RUN_ID, "serve", self._config.model_dump(mode="json"))
         self._store.write_episode(episode)
+        self._stored = True  # until then leaving tries again
         return ending(episode, self._files.write(episode) if self._files else None)

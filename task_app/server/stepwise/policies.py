@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from task_app.core.errors import PolicyError
+from task_app.core.errors import ConfigError, PolicyError
 from task_app.core.policy import Policy
 from task_app.core.types import Completion
 from task_app.http.errors import Busy, InfrastructureFailure
@@ -123,7 +123,10 @@ class SessionPolicies:
     def _make(self, spec: PolicySpec) -> Policy:
         config = self._sessions.config
         request = RolloutRequest(run_id="policy", env=EnvSpec(seed=0), policy=spec)
-        return resolve_policy(request, config, check(config), self._client, self._environ)
+        try:
+            return resolve_policy(request, config, check(config), self._client, self._environ)
+        except ConfigError as error:
+            raise ConfigError(str(error), field=error.field.removeprefix("policy."), public=error.public) from error
 
     def _forget(self, env_id: str) -> None:
         for key in [key for key in self._shadows if key[1] == env_id]:

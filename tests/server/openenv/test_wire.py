@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -235,6 +236,19 @@ def test_a_server_that_stops_stores_the_episodes_of_its_connections(start):
         env.process.send_signal(signal.SIGTERM)
         env.process.wait(timeout=20)
     assert [(e.status, e.cause) for e in env.episodes(1)] == [("aborted", "the server stopped")]
+
+
+def test_an_episode_that_could_not_be_stored_is_stored_when_its_client_leaves(start):
+    env = start()
+    with env.talk() as talk:
+        talk.say("reset", seed=1, max_decisions=1)
+        with sqlite3.connect(env.db) as other:
+            other.execute("CREATE TRIGGER full BEFORE INSERT ON steps BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        assert talk.say("step", actions=["noop"])["data"]["code"] == "EXECUTION_ERROR"
+        other.execute("DROP TRIGGER full")
+        other.commit()
+        other.close()
+    assert [(e.cause, len(e.decisions)) for e in env.episodes(1)] == [("max_decisions", 1)]
 
 
 # -- keys -----------------------------------------------------------------------------------------

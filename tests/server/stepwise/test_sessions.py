@@ -67,6 +67,18 @@ async def test_flags_come_in_either_place_by_either_name_and_records_are_those_o
     assert [d.messages for d in by_rollout.decisions] == [d.messages for d in by_client.decisions]
 
 
+async def test_turns_are_one_based_in_every_record(hosted, client):
+    """Known elsewhere: a turn is 1-based in one record and 0-based in another."""
+    async with hosted() as app:
+        http = client(app)
+        begun = await http.begun(**LIMIT)
+        answers = [await http.stepped(begun["env_id"], action="noop") for _ in range(3)]
+        (stored,) = app.episodes()
+    assert [answer["info"]["meta"]["turn"] for answer in answers] == [1, 2, 3]
+    assert [answer["info"]["meta"]["decision_rewards"]["turn"] for answer in answers] == [1, 2, 3]
+    assert [(d.turn, d.rewards.turn) for d in stored.decisions if d.rewards] == [(1, 1), (2, 2), (3, 3)]
+
+
 async def test_without_flags_no_record_and_the_outcome_comes_with_the_last_decision(hosted, client):
     async with hosted() as app:
         http = client(app)
@@ -118,7 +130,7 @@ async def test_a_step_after_the_end_is_a_conflict_and_adds_nothing(hosted, clien
 
 
 async def test_what_a_model_said_is_recorded_whatever_it_is(hosted, client):
-    """Fault 19: a refused answer is replaced by invented actions that then look like the model's."""
+    """Known elsewhere: a refused answer is replaced by invented actions that then look like the model's."""
     async with hosted() as app:
         http = client(app)
         begun = await http.begun(policy={"config": {"max_llm_calls": 2}})
@@ -157,7 +169,7 @@ BAD = [
 
 @pytest.mark.parametrize(("body", "field", "says"), BAD, ids=lambda value: str(value)[:50])
 async def test_a_wrong_action_is_named_and_nothing_is_executed(hosted, client, body, field, says):
-    """Fault 20: 20 actions run though the schema says fewer; one limit in prompt, schema and code."""
+    """Known elsewhere: 20 actions run though the schema says fewer. Here prompt, schema and code have one limit."""
     async with hosted() as app:
         http = client(app)
         begun = await http.begun()
@@ -197,8 +209,8 @@ async def test_unknown_names_and_ids_are_404_and_bad_beginnings_422(hosted, clie
              "config.step_rewards.mode"),
             ("/env/crafter/initialize", {"seed": 1, "policy": {"config": {"max_llm_calls": 10**6}}}, 422,
              "policy.config.max_llm_calls"),
-            ("/policy/create", {"policy_name": "expret"}, 422, "policy.policy_name"),
-            ("/policy/create", {"policy_name": "chat"}, 422, "policy.config.model"),
+            ("/policy/create", {"policy_name": "expret"}, 422, "policy_name"),
+            ("/policy/create", {"policy_name": "chat"}, 422, "config.model"),
         ]:  # fmt: skip
             refused = await http.post(path, **body)
             assert (refused.status_code, refused.json()["error"]["field"]) == (status, field), (path, body)
@@ -273,7 +285,7 @@ async def test_a_server_that_stops_stores_its_sessions(hosted, client):
 
 
 async def test_the_id_a_client_holds_is_the_id_in_the_store(hosted, client, tmp_path):
-    """Fault 23: ids differ between store and registry, so that nothing can be found again."""
+    """Known elsewhere: ids differ between store and registry, so that nothing can be found again."""
     async with hosted(**{"server.trace_dir": str(tmp_path / "sft")}) as app:
         http = client(app)
         begun = await http.begun(policy={"config": {"max_llm_calls": 1}})
@@ -285,7 +297,7 @@ async def test_the_id_a_client_holds_is_the_id_in_the_store(hosted, client, tmp_
 
 
 async def test_two_sessions_at_once_are_as_if_alone(hosted, client):
-    """Fault 25: concurrent rollouts reseed each other."""
+    """Known elsewhere: concurrent rollouts reseed each other."""
     async with hosted() as app:
         http = client(app)
         ids = [(await http.begun(**LIMIT))["env_id"] for _ in range(2)]
