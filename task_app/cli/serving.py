@@ -80,10 +80,14 @@ def serve(
     log: Annotated[
         Literal["quiet", "text", "json"] | None, typer.Option(help="Lines on standard error [default: quiet].")
     ] = None,
+    openenv: Annotated[
+        bool, typer.Option("--openenv", help="Speak OpenEnv's wire instead (docs/integrations.md).")
+    ] = False,
     config: ConfigFile = None,
 ) -> None:
     """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
     from task_app.config import parse_overrides
+    from task_app.core.errors import ConfigError
 
     options = {"task.app": name, "server.host": host, "server.port": port, "server.workers": workers}
     options |= {"rollout.trace_db": trace_db, "server.trace_dir": trace, "server.log": log}
@@ -102,6 +106,15 @@ def serve(
         places = f"episodes go to {settings.rollout.trace_db}{rows}"
         console.print(f"serving {name} at {address} · {places} · stop with Ctrl-C", soft_wrap=True)
 
+    if openenv:
+        from task_app.server.openenv.serve import serve_openenv
+
+        if settings.server.workers > 1 or reload or force:
+            raise ConfigError(
+                "--openenv serves in one process, without --workers, --reload or --force", field="openenv"
+            )
+        serve_openenv(settings, ready=ready, environ=secrets.environ)
+        return
     run_server(
         settings,
         ready=ready,

@@ -189,6 +189,10 @@ class ServerSection(Section):
     """The largest turn limit a request may ask for."""
     max_time_s: float = Field(default=600.0, gt=0, le=86_400)
     """The longest a rollout may take, in seconds; a request that asks for longer is held to it."""
+    max_sessions: int = Field(default=64, ge=1, le=10_000)
+    """Step-wise sessions, policies of such sessions, and OpenEnv connections open at once; more get 429."""
+    session_ttl_s: float = Field(default=600.0, gt=0, le=86_400)
+    """Seconds without a request after which a session or connection ends and its episode is stored as aborted."""
     trace_dir: Path | None = None
     """Folder that gets each episode's SFT rows as a file (docs/sft_export.md); without one, none are written."""
     requests_per_minute: int = Field(default=0, ge=0, le=1_000_000)

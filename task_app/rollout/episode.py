@@ -152,6 +152,11 @@ class EpisodeRun:
         return len(self._decisions) + 1
 
     @property
+    def decisions(self) -> Sequence[Decision]:
+        """The decisions made so far, as they are stored in the end."""
+        return self._decisions
+
+    @property
     def history(self) -> Sequence[PastDecision]:
         """The decisions made so far, with the structured observations around them."""
         return self._history

@@ -271,8 +271,11 @@ def _expected_end(episode: Episode) -> list[_End]:
     if last and _is_spent(episode, last):
         return [("truncated", "max_env_steps", False, True)]
     ends: list[_End] = []
-    if episode.cause == "context":  # what fits the policy's context is the policy's to say
-        ends.append(("truncated", "context", False, True))
+    if episode.cause in (
+        "context",
+        "stopped",
+    ):  # what fits its context, and when it says no more, is the policy's to say
+        ends.append(("truncated", episode.cause, False, True))
     if len(decisions) == episode.max_decisions:
         ends.append(("truncated", "max_decisions", False, True))
     if _failed_more_than_before(decisions):

@@ -20,6 +20,7 @@ from task_app.http.errors import install_error_handlers
 from task_app.http.limits import BodyLimit
 from task_app.http.logs import RequestLog, note
 from task_app.http.rate import RateLimit
+from task_app.server import stepwise
 from task_app.server.describe import identity
 from task_app.server.metrics import CONTENT_TYPE, Metrics
 from task_app.server.readers import SharedSessions
@@ -79,6 +80,7 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     _add_middleware(app, config.server, service, keys, viewer)
     _add_routes(app, service)
     viewer.add_to(app)
+    stepwise.add_to(app, config, environ)
     return app
 
 

@@ -11,7 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from task_app.core.types import Episode
 
-__all__ = ["AGENT_OPS", "ENV_OPS", "AbortRequest", "Name", "RolloutRequest", "TaskInfoQuery", "ignored_fields"]
+__all__ = [
+    "AGENT_OPS",
+    "ENV_OPS",
+    "AbortRequest",
+    "Name",
+    "RolloutRequest",
+    "TaskInfoQuery",
+    "ignored_fields",
+    "ignored_settings",
+]
 
 AGENT_OPS = ("agent", "policy", "model")
 ENV_OPS = ("env", "environment", "step")
@@ -152,15 +161,19 @@ _USED_BY_CHAT = tuple(
 
 def ignored_fields(request: RolloutRequest, episode: Episode) -> list[str]:
     """The fields the request sets that had no effect on its episode or its answer."""
-    candidates = _NEVER_USED if episode.policy == "chat" else _NEVER_USED + _USED_BY_CHAT
-    ignored = [path for path in candidates if _value_at(request, path) is not None]
-    if request.policy.config.use_tools is False:
-        ignored.append("policy.config.use_tools")
+    ignored = ignored_settings(request, episode.policy)
     if request.record.logprobs and all(decision.completion.tokens is None for decision in episode.decisions):
         ignored.append("record.logprobs")
     if request.on_done == "reset":
         ignored.append("on_done")
     return ignored
+
+
+def ignored_settings(request: RolloutRequest, policy: str) -> list[str]:
+    """The settings of task and policy in the request that have no effect when `policy` plays."""
+    candidates = _NEVER_USED if policy == "chat" else _NEVER_USED + _USED_BY_CHAT
+    ignored = [path for path in candidates if _value_at(request, path) is not None]
+    return [*ignored, "policy.config.use_tools"] if request.policy.config.use_tools is False else ignored
 
 
 def _value_at(body: BaseModel, path: str) -> Any:

@@ -24,7 +24,7 @@ from task_app.rollout import Limits
 from task_app.server.requests import AGENT_OPS, ENV_OPS, RolloutRequest
 from task_app.wiring import make_policy, make_spec
 
-__all__ = ["ResolvedRequest", "check_endpoint", "resolve_request"]
+__all__ = ["ResolvedRequest", "check_endpoint", "resolve_policy", "resolve_request", "resolve_task"]
 
 _FIELD_OF_SETTING = {
     "policy.name": "policy.policy_name",
@@ -56,15 +56,14 @@ def resolve_request(
     request: RolloutRequest, config: Config, *, client: httpx.Client, environ: Mapping[str, str]
 ) -> ResolvedRequest:
     """The request with the config's settings where it says nothing. `client` is shared by chat policies."""
-    spec = _spec(request, config)
+    spec, flags, limits = resolve_task(request, config)
     _check_grammar(request, spec)
-    return ResolvedRequest(
-        request=request,
-        spec=spec,
-        flags=_flags(request, config),
-        limits=_limits(request, config),
-        policy=_policy(request, config, spec, client, environ),
-    )
+    return ResolvedRequest(request, spec, flags, limits, resolve_policy(request, config, spec, client, environ))
+
+
+def resolve_task(request: RolloutRequest, config: Config) -> tuple[TaskSpec, StepRewardFlags, Limits]:
+    """Which task, flags and limits an episode is played with, whoever decides. Raises ConfigError."""
+    return _spec(request, config), _flags(request, config), _limits(request, config)
 
 
 def _spec(request: RolloutRequest, config: Config) -> TaskSpec:
@@ -161,7 +160,7 @@ def _agent_ops(ops: list[Any]) -> int:
     return count
 
 
-def _policy(
+def resolve_policy(
     request: RolloutRequest, config: Config, spec: TaskSpec, client: httpx.Client, environ: Mapping[str, str]
 ) -> Policy:
     """The request's policy settings over the server's.

@@ -13,7 +13,7 @@ from task_app.core.wire import episode_to_json
 from task_app.server.requests import ignored_fields
 from task_app.server.rollouts import FinishedRollout
 
-__all__ = ["response_bytes", "rollout_response"]
+__all__ = ["decision_info", "response_bytes", "rollout_response"]
 
 
 def response_bytes(finished: FinishedRollout) -> bytes:
@@ -67,11 +67,12 @@ def _step(finished: FinishedRollout, index: int, reward: float | None) -> dict[s
         "reward": reward,
         "done": last and (episode.terminated or episode.truncated),
         "truncated": last and episode.truncated,
-        "info": _info(decision, logprobs=resolved.request.record.logprobs),
+        "info": decision_info(decision, logprobs=resolved.request.record.logprobs),
     }
 
 
-def _info(decision: Decision, *, logprobs: bool) -> dict[str, Any]:
+def decision_info(decision: Decision, *, logprobs: bool) -> dict[str, Any]:
+    """What an answer says of one decision, its decision record at `meta.decision_rewards` where there is one."""
     meta: dict[str, Any] = {"turn": decision.turn}
     if decision.rewards is not None:
         meta["decision_rewards"] = decision.rewards.to_wire()

@@ -220,6 +220,7 @@ class TestEnds:
         episode = play_one(speaker(LINES, during=overflow))
         assert (episode.status, episode.cause, len(episode.decisions)) == ("truncated", "context", 2)
         assert verify_episode(toy(), episode).kind == "ok"
+        assert verify_episode(toy(), replace(episode, cause="stopped")).kind == "ok"
         assert verify_episode(toy(), replace(episode, cause="tired")).kind == "end"
 
     def test_a_last_step_that_was_cut_off(self, play_one, toy):

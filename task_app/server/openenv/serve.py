@@ -1,0 +1,48 @@
+"""The OpenEnv app on a real port, in one process: checks first, then uvicorn, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import uvicorn
+
+from task_app.config import Config
+from task_app.core.errors import ConfigError
+from task_app.export import EpisodeFiles
+from task_app.http.auth import is_loopback
+from task_app.http.ports import listen
+from task_app.server.openenv.app import create_openenv_app
+from task_app.server.serve import address_of
+from task_app.store import TraceStore
+
+__all__ = ["serve_openenv"]
+
+
+def serve_openenv(config: Config, *, ready: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
+    """Serve until interrupted; `ready` is told the address. Episodes of open connections are then stored as aborted.
+
+    Raises ConfigError when the port is taken, when the address reaches beyond this machine and no key is set, or when
+    the trace folder cannot be written; StoreError when the trace database cannot be opened.
+    """
+    server = config.server
+    if not is_loopback(server.host) and not environ.get(server.api_key_env, "").strip():
+        raise ConfigError(
+            f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
+            field="server.host",
+        )
+    app = create_openenv_app(config, environ=environ)
+    with listen(server.host, server.port) as listener:
+        TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
+        if server.trace_dir:
+            EpisodeFiles.open(server.trace_dir)  # likewise
+        settings = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=10,
+            ws="websockets-sansio",
+            ws_max_size=server.max_body_bytes,
+        )
+        ready(address_of(listener))  # the socket listens: whoever connects now is answered in a moment
+        uvicorn.Server(settings).run(sockets=[listener])
