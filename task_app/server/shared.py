@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS requests (
 CREATE TABLE IF NOT EXISTS calls (
     caller TEXT NOT NULL, minute INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (caller, minute)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sessions (token BLOB PRIMARY KEY, ends REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS readers (token BLOB PRIMARY KEY, ends REAL NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -253,26 +253,26 @@ class Shared:
     def begin_session(self, token: bytes, ends: float, most: int) -> None:
         """Keep a reader's token, by its hash, until a time; beyond `most` the one that ends first is forgotten."""
         with self._transaction() as rows:
-            rows.execute("DELETE FROM sessions WHERE ends <= ?", (time.time(),))
-            older = "SELECT token FROM sessions ORDER BY ends DESC LIMIT -1 OFFSET ?"
-            rows.execute(f"DELETE FROM sessions WHERE token IN ({older})", (most - 1,))
-            rows.execute("INSERT INTO sessions VALUES (?, ?)", (token, ends))
+            rows.execute("DELETE FROM readers WHERE ends <= ?", (time.time(),))
+            older = "SELECT token FROM readers ORDER BY ends DESC LIMIT -1 OFFSET ?"
+            rows.execute(f"DELETE FROM readers WHERE token IN ({older})", (most - 1,))
+            rows.execute("INSERT INTO readers VALUES (?, ?)", (token, ends))
 
     def session_ends(self, token: bytes) -> float:
         """Until when a token is good; 0 for one that was never given or is forgotten."""
         with self._reading() as rows:
-            found = rows.execute("SELECT ends FROM sessions WHERE token = ?", (token,)).fetchone()
+            found = rows.execute("SELECT ends FROM readers WHERE token = ?", (token,)).fetchone()
         return found[0] if found else 0.0
 
     def end_session(self, token: bytes) -> None:
         """Forget a token."""
         with self._transaction() as rows:
-            rows.execute("DELETE FROM sessions WHERE token = ?", (token,))
+            rows.execute("DELETE FROM readers WHERE token = ?", (token,))
 
     def end_sessions(self) -> None:
         """Forget all tokens: a server that begins lets nobody in who was let in by another."""
         with self._transaction() as rows:
-            rows.execute("DELETE FROM sessions")
+            rows.execute("DELETE FROM readers")
 
     # -- the file ------------------------------------------------------------------------------
 

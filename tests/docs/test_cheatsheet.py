@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -43,6 +44,8 @@ TINY = {
     "train --type sft": [*MODEL, *FEW, "--sft.epochs=1", "--sft.teacher.episodes=2", "--sft.teacher.steps=2",
                          "--sft.teacher.rounds=1", "--sft.teacher.round_episodes=1", "--sft.teacher.round_steps=1"],
 }  # fmt: skip
+PORTS = ("8000", "8010", "8011", "8012", "8013")
+"""Ports the text names; free ones take their place."""
 LAST = {"--training.updates=40": "--training.updates=2"}
 """What a line sets itself, cut down."""
 
@@ -92,8 +95,9 @@ class Folder:
     def __init__(self, path: Path, endpoint: str) -> None:
         self.path, self.endpoint = path, endpoint
         shutil.copytree(ROOT / "configs", path / "configs")
-        with listen("127.0.0.1", 0) as one, listen("127.0.0.1", 0) as two:
-            self.ports = {"8010": str(one.getsockname()[1]), "8011": str(two.getsockname()[1])}
+        with ExitStack() as held:
+            sockets = {port: held.enter_context(listen("127.0.0.1", 0)) for port in PORTS}
+            self.ports = {port: str(one.getsockname()[1]) for port, one in sockets.items()}
         self.environ = os.environ | {"PYTHONPATH": str(ROOT), "ENVIRONMENT_API_KEY": "a-key", "OPENAI_API_KEY": "b-key"}
         self.background: list[subprocess.Popen[str]] = []
 
