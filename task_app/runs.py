@@ -73,10 +73,8 @@ def play_config(
     spec = check(config)
     rollout = config.rollout
     with httpx.Client(follow_redirects=False) as client:
-        own_key_env = config.server.api_key_env
-        policy = make_policy(
-            config.policy, spec, embedded=embedded, client=client, environ=environ, own_key_env=own_key_env
-        )
+        own = config.server.key_envs
+        policy = make_policy(config.policy, spec, embedded=embedded, client=client, environ=environ, own_key_envs=own)
         if wrap is not None:
             policy = wrap(policy, spec)
         plans = plan_groups(rollout.seeds.seeds(), rollout.group_size, run_id=run_id, noise_seed=config.seed)

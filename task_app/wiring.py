@@ -7,7 +7,7 @@ A torch policy is handed in by the caller as `embedded`; nothing here imports to
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from task_app.apps import get_app
 from task_app.config import Config, describe_validation_error
-from task_app.config.models import PolicySection
+from task_app.config.models import PolicySection, ServerSection
 from task_app.core.errors import ConfigError
 from task_app.core.names import did_you_mean
 from task_app.core.policy import Policy
@@ -74,7 +74,7 @@ def make_policy(
     embedded: EmbeddedFactory | None = None,
     client: httpx.Client | None = None,
     environ: Mapping[str, str] = os.environ,
-    own_key_env: str = "ENVIRONMENT_API_KEY",
+    own_key_envs: Collection[str] = ServerSection().key_envs,
     identify: bool = False,
 ) -> Policy:
     """The policy called `settings.name`. Raises ConfigError for an unknown name or missing settings.
@@ -87,7 +87,7 @@ def make_policy(
     if name in baselines:
         return ScriptedPolicy(spec.app, name, baselines[name])
     if name == "chat":
-        return _chat(settings, environ, own_key_env, client, identify)
+        return _chat(settings, environ, own_key_envs, client, identify)
     if name == "replay":
         return _replay(settings)
     if name == "embedded":
@@ -108,7 +108,11 @@ def check(config: Config) -> TaskSpec:
 
 
 def _chat(
-    settings: PolicySection, environ: Mapping[str, str], own_key_env: str, client: httpx.Client | None, identify: bool
+    settings: PolicySection,
+    environ: Mapping[str, str],
+    own_key_envs: Collection[str],
+    client: httpx.Client | None,
+    identify: bool,
 ) -> ChatPolicy:
     for key in ("model", "inference_url"):
         if not getattr(settings, key):
@@ -118,7 +122,7 @@ def _chat(
         ChatSettings(
             model=settings.model,
             inference_url=settings.inference_url,
-            api_key=provider_key(settings.inference_url, settings.api_key_env, environ, own_key_env=own_key_env),
+            api_key=provider_key(settings.inference_url, settings.api_key_env, environ, own_key_envs=own_key_envs),
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_tokens=settings.max_tokens,

@@ -114,7 +114,7 @@ class TestPolicies:
     def test_the_apps_own_key_is_never_sent(self, own):
         settings = PolicySection(**CHAT, api_key_env=own)
         with pytest.raises(ConfigError, match=f"{own} .*the task app's own key"):
-            make_policy(settings, SPEC, environ={own: "own"}, own_key_env=own)
+            make_policy(settings, SPEC, environ={own: "own"}, own_key_envs=[own])
 
     def test_replay_needs_a_database(self, tmp_path):
         with pytest.raises(ConfigError, match="needs replay_db") as caught:

@@ -202,6 +202,11 @@ class ServerSection(Section):
     log: Literal["quiet", "text", "json"] = "quiet"
     """Lines on standard error, one a request: warnings alone, words, or JSON. Never a prompt, a key or an answer."""
 
+    @property
+    def key_envs(self) -> tuple[str, ...]:
+        """The variables of the keys clients may send."""
+        return tuple(name for name in (self.api_key_env, self.next_api_key_env) if name)
+
 
 class EvalSection(Section):
     """Evaluation on held-out worlds, before and after training and in between."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from task_app.http.errors import error_response
 
-__all__ = ["KeyCheck", "has_key", "is_loopback", "same_as_any"]
+__all__ = ["KeyCheck", "has_key", "is_loopback", "keys_in", "same_as_any"]
 
 
 class KeyCheck:
@@ -68,6 +68,11 @@ def same_as_any(given: Iterable[bytes], keys: Iterable[str]) -> bool:
     every = list(given)
     matches = [hmac.compare_digest(key.encode(), one) for key in keys for one in every]
     return any(matches)
+
+
+def keys_in(environ: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """The keys that the variables hold; those that are unset or empty hold none."""
+    return [key for name in names if name and (key := environ.get(name, "").strip())]
 
 
 def is_loopback(host: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -240,17 +240,19 @@ def provider_key(
     api_key_env: str,
     environ: Mapping[str, str],
     *,
-    own_key_env: str,
+    own_key_envs: Collection[str],
     field: str = "policy.api_key_env",
 ) -> str:
     """The key for an endpoint: from the named variable, else by the provider's host over https, else none.
 
-    Raises ConfigError about `field` when the named variable is unset or no key, or when it is the app's own key.
+    Raises ConfigError about `field` when the named variable is unset or no key, or when it is a key of the app's own
+    (those of the variables `own_key_envs`).
     """
     url = _url(inference_url)
     variable = api_key_env or (KEY_OF_HOST.get(url.host, "") if url.scheme == "https" else "")
     key = environ.get(variable, "").strip()
-    if variable and (variable == own_key_env or (key and key == environ.get(own_key_env, "").strip())):
+    own = [environ.get(name, "").strip() for name in own_key_envs]
+    if variable and (variable in own_key_envs or (key and key in own)):
         raise ConfigError(f"{variable} holds the task app's own key, which is never sent out", field=field)
     if api_key_env and not key:
         raise ConfigError(f"variable {api_key_env} is not set", field=field)

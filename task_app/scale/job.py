@@ -61,8 +61,8 @@ def play_group(text: str, *, environ: Mapping[str, str] = os.environ) -> str:
     spec, rollout = check(config), config.rollout
     plans = plan_groups([job["seed"]], rollout.group_size, run_id=job["run_id"], noise_seed=config.seed)
     with httpx.Client(follow_redirects=False) as client:
-        own_key_env = config.server.api_key_env
-        policy = make_policy(config.policy, spec, client=client, environ=environ, own_key_env=own_key_env)
+        own = config.server.key_envs
+        policy = make_policy(config.policy, spec, client=client, environ=environ, own_key_envs=own)
         limits, flags = make_limits(config), config.step_rewards
         episodes = play(plans, spec, policy, limits, flags, lambda episode: None, concurrency=rollout.concurrency)
     return json.dumps([episode_to_json(episode) for episode in episodes], allow_nan=False)

@@ -15,7 +15,7 @@ from task_app import __version__
 from task_app.codehash import code_hash
 from task_app.config import Config
 from task_app.config.models import ServerSection
-from task_app.http.auth import KeyCheck
+from task_app.http.auth import KeyCheck, keys_in
 from task_app.http.errors import install_error_handlers
 from task_app.http.limits import BodyLimit
 from task_app.http.logs import RequestLog, note
@@ -31,7 +31,7 @@ from task_app.server.service import Service
 from task_app.server.viewer import Viewer
 from task_app.wiring import check
 
-__all__ = ["OPEN_PATHS", "SERVER_PID", "create_app", "valid_keys"]
+__all__ = ["OPEN_PATHS", "SERVER_PID", "create_app"]
 
 OPEN_PATHS = ("/", "/health")
 """What answers without a key."""
@@ -58,7 +58,7 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     """
     check_endpoint(config, environ)
     service = Service(config, check(config), environ, Metrics())
-    keys = valid_keys(config.server, environ)
+    keys = keys_in(environ, config.server.key_envs)
     viewer = Viewer(config.rollout.trace_db, keys, SharedSessions(lambda: service.shared))
 
     @asynccontextmanager
@@ -82,12 +82,6 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     viewer.add_to(app)
     stepwise.add_to(app, config, environ)
     return app
-
-
-def valid_keys(server: ServerSection, environ: Mapping[str, str]) -> list[str]:
-    """The keys clients may send: the app's own, and the one they are changing to."""
-    named = (environ.get(name, "").strip() for name in (server.api_key_env, server.next_api_key_env) if name)
-    return [key for key in named if key]
 
 
 def _add_middleware(app: FastAPI, server: ServerSection, service: Service, keys: list[str], viewer: Viewer) -> None:

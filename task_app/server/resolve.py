@@ -47,9 +47,9 @@ class ResolvedRequest:
 
 def check_endpoint(config: Config, environ: Mapping[str, str]) -> None:
     """Raise ConfigError when the config's own model endpoint is no URL or its key is missing."""
-    policy, server = config.policy, config.server
-    for own_key_env in (server.api_key_env, server.next_api_key_env) if policy.inference_url else ():
-        provider_key(policy.inference_url, policy.api_key_env, environ, own_key_env=own_key_env)
+    policy = config.policy
+    if policy.inference_url:
+        provider_key(policy.inference_url, policy.api_key_env, environ, own_key_envs=config.server.key_envs)
 
 
 def resolve_request(
@@ -179,8 +179,8 @@ def resolve_policy(
         ):
             sent["api_key_env"] = ""
         settings = own.model_copy(update=sent)
-        own_key, identify = config.server.api_key_env, request.noise_key is not None
-        return make_policy(settings, spec, client=client, environ=environ, own_key_env=own_key, identify=identify)
+        own, identify = config.server.key_envs, request.noise_key is not None
+        return make_policy(settings, spec, client=client, environ=environ, own_key_envs=own, identify=identify)
     except ConfigError as error:
         field = _FIELD_OF_SETTING.get(error.field, error.field)
         raise ConfigError(str(error), field=field, public=error.public) from error

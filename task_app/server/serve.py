@@ -18,11 +18,11 @@ from fastapi import FastAPI
 from task_app.config import Config, load_config
 from task_app.core.errors import ConfigError, TaskAppError
 from task_app.export import EpisodeFiles
-from task_app.http.auth import is_loopback
+from task_app.http.auth import is_loopback, keys_in
 from task_app.http.logs import log_to_stderr
 from task_app.http.ports import listen
 from task_app.http.previous import end_previous, remembered
-from task_app.server.app import SERVER_PID, create_app, valid_keys
+from task_app.server.app import SERVER_PID, create_app
 from task_app.server.shared import Shared, shared_path
 from task_app.server.workers import run_workers
 from task_app.store import TraceStore
@@ -89,7 +89,7 @@ def serve(
     database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not valid_keys(server, environ):
+    if not is_loopback(server.host) and not keys_in(environ, server.key_envs):
         raise ConfigError(
             f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
             field="server.host",

@@ -50,8 +50,8 @@ def make_samplers(
     assert isinstance(network, ChatNetwork)  # `plan.check_config` refuses others
     key = ""
     if settings.api_key_env:
-        own, field = config.server.api_key_env, "sampler.api_key_env"
-        key = provider_key(settings.base_url, settings.api_key_env, environ, own_key_env=own, field=field)
+        own, field = config.server.key_envs, "sampler.api_key_env"
+        key = provider_key(settings.base_url, settings.api_key_env, environ, own_key_envs=own, field=field)
     server = VllmServer(settings, api_key=key, connections=config.rollout.concurrency)
     handover = Handover(network, server, settings.handover or config.training.run_dir / "handover")
     return lambda temperature: VllmSampler(network, temperature, settings, server, handover)

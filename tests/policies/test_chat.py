@@ -310,7 +310,7 @@ ENVIRON = {
 
 
 def key(url: str, variable: str = "", environ: dict[str, str] = ENVIRON) -> str:
-    return provider_key(url, variable, environ, own_key_env="ENVIRONMENT_API_KEY")
+    return provider_key(url, variable, environ, own_key_envs=["ENVIRONMENT_API_KEY"])
 
 
 @pytest.mark.parametrize(

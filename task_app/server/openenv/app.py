@@ -24,7 +24,7 @@ from task_app import __version__
 from task_app.config import Config
 from task_app.core.errors import ConfigError, EnvError, StoreError
 from task_app.export import EpisodeFiles
-from task_app.http.auth import KeyCheck
+from task_app.http.auth import KeyCheck, keys_in
 from task_app.http.errors import install_error_handlers, public_field
 from task_app.http.limits import BodyLimit
 from task_app.server.describe import identity
@@ -88,7 +88,7 @@ class _Host:
 def create_openenv_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> FastAPI:
     """The application for one config. Raises ConfigError for names and combinations that cannot work."""
     host = _Host(config)
-    keys = [environ.get(config.server.api_key_env, "").strip()]
+    keys = keys_in(environ, config.server.key_envs)
     app = FastAPI(
         title=f"{host.spec.app.title} as an OpenEnv environment",
         version="1.0.0",  # of the wire; the validator reads it here

@@ -10,7 +10,7 @@ import uvicorn
 from task_app.config import Config
 from task_app.core.errors import ConfigError
 from task_app.export import EpisodeFiles
-from task_app.http.auth import is_loopback
+from task_app.http.auth import is_loopback, keys_in
 from task_app.http.ports import listen
 from task_app.server.openenv.app import create_openenv_app
 from task_app.server.serve import address_of
@@ -26,7 +26,7 @@ def serve_openenv(config: Config, *, ready: Callable[[str], None], environ: Mapp
     the trace folder cannot be written; StoreError when the trace database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not environ.get(server.api_key_env, "").strip():
+    if not is_loopback(server.host) and not keys_in(environ, server.key_envs):
         raise ConfigError(
             f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
             field="server.host",
