@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS requests (
     key TEXT PRIMARY KEY, body TEXT NOT NULL, episode_id TEXT NOT NULL, owner TEXT NOT NULL, answer BLOB,
     at REAL NOT NULL
 );
+CREATE INDEX IF NOT EXISTS requests_by_time ON requests (at);
 CREATE TABLE IF NOT EXISTS calls (
     caller TEXT NOT NULL, minute INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (caller, minute)
 ) WITHOUT ROWID;
@@ -109,7 +110,7 @@ class Shared:
         shared = cls(connection, path, max_running, max_waiting)
         with shared._transaction() as rows:
             shared._drop_the_dead(rows)
-            rows.execute("DELETE FROM requests WHERE at < ?", (time.time() - KEPT_S,))
+            shared._drop_the_old(rows)
             rows.execute("DELETE FROM calls WHERE minute < ?", (int(time.time() // 60),))
         return shared
 
@@ -211,6 +212,7 @@ class Shared:
             sql = "SELECT body, episode_id, owner, answer FROM requests WHERE key = ? AND at >= ?"
             found = rows.execute(sql, (name, time.time() - KEPT_S)).fetchone()
             if found is None:
+                self._drop_the_old(rows)
                 values = (name, content, episode_id, self._owner, time.time())
                 rows.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, NULL, ?)", values)
                 return None
@@ -303,6 +305,10 @@ class Shared:
     def _counted(rows: sqlite3.Connection) -> Counts:
         sql = "SELECT coalesce(sum(state = 'running'), 0), coalesce(sum(state = 'waiting'), 0) FROM rollouts"
         return Counts(*rows.execute(sql).fetchone())
+
+    @staticmethod
+    def _drop_the_old(rows: sqlite3.Connection) -> None:
+        rows.execute("DELETE FROM requests WHERE at < ?", (time.time() - KEPT_S,))
 
     @staticmethod
     def _drop_the_dead(rows: sqlite3.Connection) -> None:

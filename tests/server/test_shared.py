@@ -138,6 +138,10 @@ def test_answers_are_kept_for_a_day(here, path, monkeypatch):
     monkeypatch.setattr(module.time, "time", lambda: now + module.KEPT_S + 60)
     assert here.begin_request("key", b"another", "b") is None
     monkeypatch.setattr(module.time, "time", lambda: now + 3 * module.KEPT_S)
+    assert here.begin_request("other", b"body", "c") is None
+    with here._reading() as rows:
+        assert rows.execute("SELECT count(*) FROM requests").fetchone()[0] == 1
+    monkeypatch.setattr(module.time, "time", lambda: now + 5 * module.KEPT_S)
     with Shared.opened(path, max_running=1, max_waiting=1) as later, later._reading() as rows:
         assert rows.execute("SELECT count(*) FROM requests").fetchone()[0] == 0
 
