@@ -20,19 +20,11 @@ import httpx
 from task_app.core.errors import ConfigError
 from task_app.http import SERVICE
 from task_app.http.ports import check_port_free, who_listens
+from task_app.http.process import process_began
 
-__all__ = ["end_previous", "process_began", "remembered"]
+__all__ = ["end_previous", "remembered"]
 
 _PATIENCE_S = 20.0
-
-
-def process_began(pid: int) -> str:
-    """When a process began, in the system's own ticks; empty for one that is gone (or where that cannot be told)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from task_app.jobs.process import EXIT, LOCK, LOG, PROCESS, RESULT, start_ticks, write_json
+from task_app.http.process import process_began
+from task_app.jobs.process import EXIT, LOCK, LOG, PROCESS, RESULT, write_json
 
 __all__ = ["NOT_RUN", "keep"]
 
@@ -31,7 +32,7 @@ def keep(folder: Path, command: list[str]) -> int:
         return NOT_RUN
     # A handler, not SIG_IGN: the training would inherit that, and is to end by this signal where this process stays.
     signal.signal(signal.SIGINT, lambda number, frame: None)
-    write_json(folder / PROCESS, {"pid": os.getpid(), "start": start_ticks(os.getpid())})
+    write_json(folder / PROCESS, {"pid": os.getpid(), "start": process_began(os.getpid())})
     with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as result:
         training = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=result, stderr=log, pass_fds=[lock])
         code = training.wait()

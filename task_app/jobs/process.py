@@ -15,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXIT", "LOCK", "LOG", "PROCESS", "RESULT", "exit_code", "is_held", "send", "start_ticks", "write_json"]
+from task_app.http.process import process_began
+
+__all__ = ["EXIT", "LOCK", "LOG", "PROCESS", "RESULT", "exit_code", "is_held", "send", "write_json"]
 
 LOCK, PROCESS, EXIT = "process.lock", "process.json", "exit.json"
 LOG, RESULT = "log.txt", "result.json"
@@ -49,18 +51,9 @@ def send(folder: Path, number: signal.Signals) -> None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         started = json.loads((folder / PROCESS).read_text(encoding="utf-8"))
         group = int(started["pid"])
-        ours = start_ticks(group) in (started["start"], None)  # None: its first process is gone, others live on
+        ours = process_began(group) in (started["start"], "")  # "": its first process is gone, others live on
         if ours and is_held(folder / LOCK):
             os.killpg(group, number)
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks since boot; None where there is none, or no /proc."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(after_name[19])
 
 
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
-from task_app.http.previous import process_began
+from task_app.http.process import identity_of, is_running
 
 __all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
 
@@ -92,7 +92,7 @@ class Shared:
         self._connection, self._path = connection, path
         self._max_running, self._max_waiting = max_running, max_waiting
         self._lock = threading.Lock()
-        self._owner = _owner(os.getpid())
+        self._owner = identity_of(os.getpid())
 
     @classmethod
     def open(cls, path: Path, *, max_running: int, max_waiting: int) -> Self:
@@ -170,7 +170,7 @@ class Shared:
         """How many play and wait; those of processes that have ended are not counted."""
         with self._reading() as rows:
             owners = dict(rows.execute("SELECT owner || ' ' || state, count(*) FROM rollouts GROUP BY owner, state"))
-        alive = {label: number for label, number in owners.items() if _lives(label.partition(" ")[0])}
+        alive = {label: number for label, number in owners.items() if is_running(label.partition(" ")[0])}
         by_state = {
             state: sum(number for label, number in alive.items() if label.endswith(f" {state}"))
             for state in ("running", "waiting")
@@ -185,7 +185,7 @@ class Shared:
         return [
             RunningRollout(episode_id, state, since, bool(abort))
             for episode_id, state, since, abort, owner in found
-            if _lives(owner)
+            if is_running(owner)
         ]
 
     def abort(self, run_id: str) -> int:
@@ -218,7 +218,7 @@ class Shared:
                 return None
             if found[0] != content:
                 raise Conflict("the Idempotency-Key was used with another body", field="Idempotency-Key")
-            return Request(found[1], found[3], lost=found[3] is None and not _lives(found[2]))
+            return Request(found[1], found[3], lost=found[3] is None and not is_running(found[2]))
 
     def take_over(self, key: str, lost: str, episode_id: str) -> bool:
         """Answer a request in the place of a process that has ended while playing `lost`; False if another does."""
@@ -314,7 +314,7 @@ class Shared:
     def _drop_the_dead(rows: sqlite3.Connection) -> None:
         owners = [row[0] for row in rows.execute("SELECT DISTINCT owner FROM rollouts")]
         for owner in owners:
-            if not _lives(owner):
+            if not is_running(owner):
                 rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
 
 
@@ -324,21 +324,3 @@ def _unusable(path: Path, error: Exception) -> StoreError:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _owner(pid: int) -> str:
-    """A process by its id and, where the system tells, when it began: ids are used again."""
-    return f"{pid}:{process_began(pid)}"
-
-
-def _lives(owner: str) -> bool:
-    pid = int(owner.partition(":")[0])
-    if owner == _NOBODY or _owner(pid) != owner:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -17,7 +17,8 @@ import pytest
 from task_app.core.errors import ConfigError
 from task_app.http import SERVICE
 from task_app.http.ports import listen
-from task_app.http.previous import end_previous, process_began, remembered
+from task_app.http.previous import end_previous, remembered
+from task_app.http.process import process_began
 
 
 @pytest.fixture(autouse=True)
@@ -127,9 +128,3 @@ def test_the_note_is_this_users_and_goes_with_the_server(tmp_path):
         assert note.parent.stat().st_mode & 0o777 == 0o700
         assert json.loads(note.read_text()) == {"pid": os.getpid(), "began": process_began(os.getpid())}
     assert list(tmp_path.rglob("4321.json")) == []
-
-
-def test_a_process_that_is_gone_began_never():
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    assert process_began(done.pid) == ""

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from task_app.config.jobs import JobsSection
-from task_app.jobs.process import EXIT, LOCK, PROCESS, is_held, send, start_ticks
+from task_app.http.process import process_began
+from task_app.jobs.process import EXIT, LOCK, PROCESS, is_held, send
 from task_app.jobs.rows import Job, JobStatus
 from task_app.jobs.runner import Runner
 from task_app.jobs.store import JobStore
@@ -249,9 +250,9 @@ def test_a_process_id_that_is_anothers_by_now_gets_no_signal(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
     try:
         (tmp_path / LOCK).touch()
-        ticks = start_ticks(other.pid)
-        assert ticks is not None
-        (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "start": ticks - 1}))
+        ticks = process_began(other.pid)
+        assert ticks
+        (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "start": f"{int(ticks) - 1}"}))
         send(tmp_path, signal.SIGKILL)
         (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "start": ticks}))
         send(tmp_path, signal.SIGKILL)  # the right process, but nobody holds the lock

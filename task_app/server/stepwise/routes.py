@@ -16,10 +16,11 @@ from starlette.responses import JSONResponse
 from task_app.config import Config
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, error_response
+from task_app.server.shared import shared_path
 from task_app.server.stepwise.bodies import InitializeBody, PolicyBody, PolicyStepBody, StepBody, TerminateBody
 from task_app.server.stepwise.policies import SessionPolicies
 from task_app.server.stepwise.sessions import SessionProblem, Sessions
-from task_app.server.stepwise.table import SessionTable, database_beside
+from task_app.server.stepwise.table import SessionTable
 from task_app.store import TraceStore
 from task_app.wiring import check
 
@@ -57,7 +58,7 @@ class _Stepwise:
         self._threads = CapacityLimiter(config.server.max_concurrent_rollouts)
         with (
             TraceStore.open(path) as store,
-            SessionTable(database_beside(path)) as table,
+            SessionTable(shared_path(path)) as table,
             httpx.Client(follow_redirects=False) as client,
         ):
             self.sessions = Sessions(config, table, store, files)

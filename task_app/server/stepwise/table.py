@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from task_app.core.errors import StoreError
+from task_app.http.process import identity_of, is_running
 
-__all__ = ["Answer", "SessionRow", "SessionTable", "database_beside"]
+__all__ = ["Answer", "SessionRow", "SessionTable"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -41,11 +42,6 @@ CREATE TABLE IF NOT EXISTS decided (
 ) STRICT;
 """
 _BUSY_S = 30.0
-
-
-def database_beside(trace_db: Path) -> Path:
-    """Where the sessions of the server that writes `trace_db` are kept."""
-    return trace_db.with_name(f"{trace_db.stem}.serving.db")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class SessionTable:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.me = _identity(os.getpid())
+        self.me = identity_of(os.getpid())
         self._guard = threading.RLock()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -125,7 +121,7 @@ class SessionTable:
         token = f"{self.me}:{uuid.uuid4().hex}"
         with self._transaction() as execute:
             row = execute("SELECT held_by FROM sessions WHERE env_id = ?", (env_id,)).fetchone()
-            if row is not None and row["held_by"] and _lives(row["held_by"]):
+            if row is not None and row["held_by"] and is_running(row["held_by"].rpartition(":")[0]):
                 return None
             execute(
                 "UPDATE sessions SET held_by = ?, owner = ?, used = ? WHERE env_id = ?",
@@ -179,7 +175,7 @@ class SessionTable:
         """The open sessions that this process served last, or a process that is no more."""
         with self._transaction() as execute:
             rows = execute("SELECT env_id, owner FROM sessions WHERE ending IS NULL").fetchall()
-        return [row["env_id"] for row in rows if row["owner"] == self.me or not _lives(row["owner"])]
+        return [row["env_id"] for row in rows if row["owner"] == self.me or not is_running(row["owner"])]
 
     def forget(self, ttl_s: float) -> None:
         """Remove what was over, and the policies that were not used, for `ttl_s` seconds."""
@@ -265,26 +261,3 @@ def _session(row: sqlite3.Row | None) -> SessionRow | None:
         return None
     ending = json.loads(row["ending"]) if row["ending"] else None
     return SessionRow(row["env_id"], json.loads(row["request"]), row["prompt_hash"], row["started_at"], ending)
-
-
-def _identity(pid: int) -> str:
-    """A process by its id and its start, so that another that gets the same id later is not taken for it."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-        state, start = after_name.split()[0], after_name.split()[19]
-        return f"{pid}:" if state in "ZX" else f"{pid}:{start}"  # ended, and its parent has not noticed yet
-    except (OSError, IndexError):
-        return f"{pid}:"
-
-
-def _lives(token: str) -> bool:
-    """Whether the process of a token runs."""
-    pid, start = token.split(":")[:2]
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
-    known = _identity(int(pid))
-    return known == f"{pid}:{start}" and (known != f"{pid}:" or not Path("/proc/self").exists())

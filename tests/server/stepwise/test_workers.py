@@ -18,7 +18,8 @@ import pytest
 
 from task_app.core.errors import StoreError
 from task_app.core.wire import episode_bytes
-from task_app.server.stepwise.table import Answer, SessionTable, database_beside
+from task_app.server.shared import shared_path
+from task_app.server.stepwise.table import Answer, SessionTable
 from task_app.store import TraceStore
 from task_app.verify import verify_database
 from tests.server.test_serving import Served, running
@@ -94,7 +95,7 @@ def test_what_a_killed_server_left_goes_on_in_the_next_one(workers):
 def test_a_session_that_is_held_is_a_conflict_until_it_is_let_go_or_its_holder_dies(workers):
     (worker,) = workers(1)
     env_id = post(worker, "/env/crafter/initialize", seed=3)["env_id"]
-    with SessionTable(database_beside(worker.db)) as table:
+    with SessionTable(shared_path(worker.db)) as table:
         token = table.hold(env_id)
         assert token is not None
         assert table.hold(env_id) is None
@@ -106,7 +107,7 @@ def test_a_session_that_is_held_is_a_conflict_until_it_is_let_go_or_its_holder_d
 from pathlib import Path
 from task_app.server.stepwise.table import SessionTable
 import os, signal
-assert SessionTable(Path({str(database_beside(worker.db))!r})).hold({env_id!r})
+assert SessionTable(Path({str(shared_path(worker.db))!r})).hold({env_id!r})
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
@@ -142,7 +143,7 @@ def test_a_session_killed_between_its_last_decision_and_its_end_is_ended_by_the_
     for env_id in ids:
         for _ in range(4):
             post(worker, "/env/crafter/step", env_id=env_id, action="noop")
-    with sqlite3.connect(database_beside(worker.db)) as connection:  # as if the end had not been written
+    with sqlite3.connect(shared_path(worker.db)) as connection:  # as if the end had not been written
         connection.execute("UPDATE sessions SET ending = NULL")
     connection.close()
     assert worker.http.post("/env/crafter/step", json={"env_id": ids[0], "action": "noop"}).status_code == 409
@@ -177,7 +178,7 @@ def test_a_turn_is_answered_once(table):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(StoreError, match="cannot be opened"):
         SessionTable(tmp_path)
-    assert database_beside(Path("a/t.db")) == Path("a/t.serving.db")
+    assert shared_path(Path("a/t.db")) == Path("a/t.serving.db")
 
 
 def test_only_the_owner_can_read_the_file(table):
