@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from task_app.core.errors import ConfigError
 from task_app.http.errors import error_response
 
-__all__ = ["KeyCheck", "has_key", "is_loopback", "keys_in", "same_as_any"]
+__all__ = [
+    "CALLER",
+    "KeyCheck",
+    "check_guarded",
+    "has_key",
+    "is_loopback",
+    "key_given",
+    "keys_in",
+    "same_as_any",
+]
+
+
+CALLER = "task_app.caller"
+"""Where in a request's scope the key stands that let it through; empty where it was something else."""
 
 
 class KeyCheck:
@@ -47,7 +61,8 @@ class KeyCheck:
             await response(scope, receive, send)
 
     def _passes(self, scope: Scope) -> bool:
-        if not self._keys or self._is_open(scope) or has_key(scope, self._keys):
+        scope[CALLER] = key_given(scope, self._keys)
+        if not self._keys or self._is_open(scope) or scope[CALLER]:
             return True
         return scope["type"] == "http" and self._or_else(scope)
 
@@ -57,10 +72,18 @@ class KeyCheck:
 
 def has_key(scope: Scope, keys: Iterable[str]) -> bool:
     """Whether a request's headers hold one of the keys."""
+    return bool(key_given(scope, keys))
+
+
+def key_given(scope: Scope, keys: Iterable[str]) -> str:
+    """The one of the keys that a request's headers hold, empty where they hold none."""
     headers = dict(scope["headers"])
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     given = [headers.get(b"x-api-key", b""), token.strip() if scheme.lower() == b"bearer" else b""]
-    return same_as_any(given, keys)
+    found = ""
+    for key in keys:  # every one is compared, so that the time says nothing about which
+        found = key if same_as_any(given, [key]) else found
+    return found
 
 
 def same_as_any(given: Iterable[bytes], keys: Iterable[str]) -> bool:
@@ -73,6 +96,14 @@ def same_as_any(given: Iterable[bytes], keys: Iterable[str]) -> bool:
 def keys_in(environ: Mapping[str, str], names: Iterable[str]) -> list[str]:
     """The keys that the variables hold; those that are unset or empty hold none."""
     return [key for name in names if name and (key := environ.get(name, "").strip())]
+
+
+def check_guarded(host: str, environ: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raise ConfigError for an address that others reach while none of the variables holds a key."""
+    if not is_loopback(host) and not keys_in(environ, names):
+        raise ConfigError(
+            f"refusing to serve on {host!r} without a key: set {names[0]}, or use --host 127.0.0.1", field="server.host"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -120,5 +120,12 @@ class _AsWords(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         facts = getattr(record, "facts", _noted.get() or {})
-        said = "".join(f" {name}={value}" for name, value in facts.items() if name not in ("method", "route", "status"))
+        told = {name: value for name, value in facts.items() if name not in ("method", "route", "status")}
+        said = "".join(f" {name}={_as_word(value)}" for name, value in told.items())
         return super().formatMessage(record) + said
+
+
+def _as_word(value: Any) -> str:
+    """A value as one word: an id that a client chose may hold anything, a line's end too."""
+    text = str(value)
+    return text if _ID.fullmatch(text.encode("utf-8", "replace")) else json.dumps(text)

@@ -27,11 +27,14 @@ Sink = Callable[[Episode], None]
 class Stop:
     """Asks running episodes to end at their next decision; the first `cause` given is the one they end with."""
 
+    INTERRUPTED = "interrupted"
+    """The cause where whoever plays ends."""
+
     def __init__(self) -> None:
         self._event = threading.Event()
-        self.cause = "interrupted"
+        self.cause = self.INTERRUPTED
 
-    def set(self, cause: str = "interrupted") -> None:
+    def set(self, cause: str = INTERRUPTED) -> None:
         """Ask for the end. From any thread."""
         if not self._event.is_set():
             self.cause = cause

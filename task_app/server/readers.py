@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
 
+from task_app.core.errors import StoreError
 from task_app.server.shared import Shared
 from task_app.server.viewer.login import MOST_SESSIONS, SESSION_S, digest
 
 __all__ = ["SharedSessions"]
+
+logger = logging.getLogger(__name__)
 
 
 class SharedSessions:
@@ -25,8 +29,12 @@ class SharedSessions:
         return token
 
     def holds(self, token: str) -> bool:
-        """Whether the token was given and is still good."""
-        return bool(token) and self._shared().session_ends(digest(token)) > time.time()
+        """Whether the token was given and is still good; no where that cannot be read just now."""
+        try:
+            return bool(token) and self._shared().session_ends(digest(token)) > time.time()
+        except StoreError as error:
+            logger.warning("no reader is let in by a cookie just now: %s", error)
+            return False
 
     def end(self, token: str) -> None:
         """Forget the token."""

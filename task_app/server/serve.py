@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from task_app.config import Config, load_config
 from task_app.core.errors import ConfigError, TaskAppError
 from task_app.export import EpisodeFiles
-from task_app.http.auth import is_loopback, keys_in
+from task_app.http.auth import check_guarded, is_loopback
 from task_app.http.logs import log_to_stderr
 from task_app.http.ports import listen
 from task_app.http.previous import end_previous, remembered
@@ -89,11 +89,9 @@ def serve(
     database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not keys_in(environ, server.key_envs):
-        raise ConfigError(
-            f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
-            field="server.host",
-        )
+    check_guarded(server.host, environ, server.key_envs)
+    if reload is not None and server.workers > 1:
+        raise ConfigError("--reload serves in one process; leave --workers out", field="server.workers")
     create_app(config, environ=environ)  # its errors are ours here; in a worker they would be a traceback
     if force and server.port:
         end_previous(server.host, server.port)
@@ -157,7 +155,9 @@ def _serve_anew(sockets: list[socket.socket] | None, reload: Reload, environ: Ma
     """One child's life; a config that is wrong for now is told, and the next change tried."""
     assert sockets is not None
     try:
-        _serve_here(reload.config(), environ, sockets[0], lambda: None)
+        config = reload.config()
+        check_guarded(sockets[0].getsockname()[0], environ, config.server.key_envs)
+        _serve_here(config, environ, sockets[0], lambda: None)
     except TaskAppError as error:
         logger.error("%s; waiting for a change", error)
 

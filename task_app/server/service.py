@@ -8,24 +8,27 @@ hangs.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import httpx
 from anyio import CapacityLimiter, to_thread
 
 from task_app.config import Config
+from task_app.core.errors import StoreError
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
 from task_app.policies.chat import completions_url
 from task_app.server.describe import describe, seed_info
-from task_app.server.idempotency import Answered, answered_once
+from task_app.server.idempotency import Answered, Once
 from task_app.server.metrics import Metrics
 from task_app.server.requests import RolloutRequest
 from task_app.server.resolve import ResolvedRequest, resolve_request
@@ -44,6 +47,8 @@ _LOOK_EVERY_S = 0.1
 _TRY_EVERY_S = 0.02
 _RUNS_REMEMBERED = 1024
 
+logger = logging.getLogger(__name__)
+
 ResultT = TypeVar("ResultT")
 
 
@@ -56,7 +61,7 @@ class Service:
         self._config_as_json = config.model_dump(mode="json")
         self._runs_written: set[str] = set()
         self._playing: dict[str, Rollout] = {}
-        self._next_in_line = asyncio.Lock()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
         self._place_free = asyncio.Event()
         self._stopping = asyncio.Event()
         self._own_thread = CapacityLimiter(1)  # so that a look never waits behind writers that wait for the disk
@@ -79,21 +84,21 @@ class Service:
             ) as self.shared,
             httpx.Client(follow_redirects=False, limits=limits) as self._client,
         ):
-            looking = asyncio.create_task(self._heed_aborts())
+            tasks = [asyncio.create_task(self._heed_aborts()), asyncio.create_task(self._let_in())]
             try:
                 yield
             finally:
                 self.stop()
-                looking.cancel()
-                with suppress(asyncio.CancelledError):
-                    await looking
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
         """Abort what is running at its next decision, or give it up after `GRACE_S`; refuse what waits."""
         self._stopping.set()
-        self._place_free.set()
-        for rollout in list(self._playing.values()):
+        for episode_id, rollout in list(self._playing.items()):
             rollout.stop.set()
+            self._wake(episode_id)
 
     # -- what the app says -------------------------------------------------------------------------
 
@@ -148,9 +153,8 @@ class Service:
         if not key:
             return Answered(await self._played(rollout))
         limit_s = self._limit_s(rollout)
-        return await answered_once(
-            self.shared, self._store, key, body, rollout, lambda: self._played(rollout), limit_s=limit_s
-        )
+        once = Once(self.shared, self._store, key, body, rollout)
+        return await once.answered(lambda: self._played(rollout), limit_s)
 
     async def _played(self, rollout: Rollout) -> bytes:
         limit_s, begun = self._limit_s(rollout), time.monotonic()
@@ -186,26 +190,49 @@ class Service:
         self._playing[episode_id] = rollout
         try:
             if not plays:
-                await self._wait_in_line(rollout, max_wait_s)
+                await self._wait_in_line(episode_id, max_wait_s)
             yield
         finally:
             del self._playing[episode_id]
             await to_thread.run_sync(self.shared.leave, episode_id)
             self._place_free.set()
 
-    async def _wait_in_line(self, rollout: Rollout, max_wait_s: float) -> None:
-        """Until a place is free, in the order of arrival here; whoever was stopped meanwhile needs none."""
+    async def _wait_in_line(self, episode_id: str, max_wait_s: float) -> None:
+        """Until a place is free; whoever was stopped meanwhile needs none. Raises Busy after too long."""
+        called = self._waiting[episode_id] = asyncio.get_running_loop().create_future()
+        self._place_free.set()
         try:
-            async with asyncio.timeout(max_wait_s), self._next_in_line:
-                while not (rollout.stop.is_set() or self._stopping.is_set()):
-                    self._place_free.clear()
-                    if await to_thread.run_sync(self.shared.advance, rollout.episode_id):
-                        return
-                    with suppress(TimeoutError):  # another process's places are told by nobody
-                        await asyncio.wait_for(self._place_free.wait(), _TRY_EVERY_S)
+            async with asyncio.timeout(max_wait_s):
+                await called
         except TimeoutError as error:
-            self.metrics.refused("waited too long")
+            self.metrics.refused("waited_too_long")
             raise Busy from error
+        finally:
+            self._waiting.pop(episode_id, None)
+
+    def _wake(self, episode_id: str) -> None:
+        """Call one that waits, if it does."""
+        called = self._waiting.get(episode_id)
+        if called is not None and not called.done():
+            called.set_result(None)
+
+    async def _let_in(self) -> None:
+        """Call those that wait, in the order of all workers together, as places become free."""
+        while True:
+            if self._waiting:
+                with suppress(TimeoutError):  # another process's places are told by nobody
+                    await asyncio.wait_for(self._place_free.wait(), _TRY_EVERY_S)
+            else:
+                await self._place_free.wait()
+            self._place_free.clear()
+            if not self._waiting:
+                continue
+            try:
+                for episode_id in await to_thread.run_sync(self.shared.advance):
+                    self._wake(episode_id)
+            except StoreError as error:
+                logger.warning("nobody who waits is let in just now: %s", error)
+                await asyncio.sleep(1.0)
 
     async def _wait(self, playing: asyncio.Future[Any], rollout: Rollout, limit_s: float) -> None:
         """Until the rollout has ended, its time is up, or it has been asked to end for a moment."""
@@ -220,11 +247,17 @@ class Service:
         """Stop what any worker was asked to abort."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            if not self._playing:
+            try:
+                await to_thread.run_sync(self.shared.settle)
+                asked = await to_thread.run_sync(self.shared.to_abort) if self._playing else ()
+            except StoreError as error:
+                logger.warning("nobody is aborted just now: %s", error)
+                await asyncio.sleep(1.0)
                 continue
-            for episode_id in await to_thread.run_sync(self.shared.to_abort):
+            for episode_id in asked:
                 if rollout := self._playing.get(episode_id):
                     rollout.stop.set(ABORTED)
+                    self._wake(episode_id)
 
     def _limit_s(self, rollout: Rollout) -> float:
         return rollout.resolved.limits.max_time_s or self._config.server.max_time_s
@@ -275,5 +308,6 @@ def _in_daemon_thread(function: Callable[..., ResultT], *arguments: Any) -> Futu
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, daemon=True, name="rollout").start()
+    context = copy_context()  # so that what it logs has the request's ids
+    threading.Thread(target=context.run, args=(work,), daemon=True, name="rollout").start()
     return future

@@ -1,13 +1,15 @@
 """What the worker processes of one server share: who plays and who waits, what is to be aborted, and answers by
 idempotency key.
 
-An SQLite file beside the trace database, whose loss costs no episode. Rows of a process that has ended count for
-nothing. It holds no prompt and no key, only hashes of both. Plays nothing; times are seconds of the epoch.
+An SQLite file beside the trace database, whose loss costs no episode; only its owner may read it. Rows of a process
+that has ended count for nothing. Of keys it holds hashes alone. Reading never waits for a writer, and what cannot be
+written as a rollout ends is written later: a full disk costs no place. Plays nothing; times are seconds of the epoch.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sqlite3
 import threading
@@ -16,13 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
 from task_app.http.process import identity_of, is_running
 
 __all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
+
+logger = logging.getLogger(__name__)
 
 State = Literal["waiting", "running"]
 
@@ -88,26 +92,25 @@ def shared_path(trace_db: Path) -> Path:
 class Shared:
     """One process's connection. Safe to use from many threads; every call is one short transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, max_running: int, max_waiting: int) -> None:
-        self._connection, self._path = connection, path
+    def __init__(self, path: Path, max_running: int, max_waiting: int) -> None:
+        self._path = path
+        self._connection, self._reader = _connect(path), _connect(path)
         self._max_running, self._max_waiting = max_running, max_waiting
-        self._lock = threading.Lock()
+        self._lock, self._reading_lock = threading.Lock(), threading.Lock()
         self._owner = identity_of(os.getpid())
+        self._owed: list[tuple[str, tuple[Any, ...]]] = []
 
     @classmethod
     def open(cls, path: Path, *, max_running: int, max_waiting: int) -> Self:
         """Open or create the file and drop what processes that have ended left in it. Raises StoreError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executescript(_SCHEMA)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            shared = cls(path, max_running, max_waiting)
+            shared._connection.execute("PRAGMA journal_mode = WAL")
+            shared._connection.executescript(_SCHEMA)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(
-                f"{path}, which a server keeps beside its trace database, cannot be used: {error}"
-            ) from error
-        shared = cls(connection, path, max_running, max_waiting)
+            raise _unusable(path, error) from error
         with shared._transaction() as rows:
             shared._drop_the_dead(rows)
             shared._drop_the_old(rows)
@@ -129,42 +132,47 @@ class Shared:
         with self._transaction() as rows:
             rows.execute("DELETE FROM rollouts WHERE owner = ?", (self._owner,))
             rows.execute("UPDATE requests SET owner = ? WHERE owner = ? AND answer IS NULL", (_NOBODY, self._owner))
-        with self._lock:
+        with self._lock, self._reading_lock:
             self._connection.close()
+            self._reader.close()
 
     # -- rollouts ------------------------------------------------------------------------------
 
     def enter(self, episode_id: str, run_id: str) -> bool:
-        """Take a place: True to play at once, False to wait. Raises Busy where as many wait as may."""
+        """Take a place: True to play at once, False to wait behind those that wait. Raises Busy where too many do."""
         with self._transaction() as rows:
             counts = self._counted(rows)
-            if counts.running + counts.waiting >= self._max_running + self._max_waiting:
+            if counts.waiting or counts.running >= self._max_running:
                 self._drop_the_dead(rows)
                 counts = self._counted(rows)
-                if counts.running + counts.waiting >= self._max_running + self._max_waiting:
-                    raise Busy
-            plays = counts.running < self._max_running
+            if counts.running + counts.waiting >= self._max_running + self._max_waiting:
+                raise Busy
+            plays = not counts.waiting and counts.running < self._max_running
             state: State = "running" if plays else "waiting"
             values = (episode_id, run_id, self._owner, state, time.time())
             rows.execute("INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, 0)", values)
             return plays
 
-    def advance(self, episode_id: str) -> bool:
-        """Let one that waits play, if a place is free."""
+    def advance(self) -> list[str]:
+        """Let those play that have waited longest, as many as places are free; the episodes of this process."""
         with self._transaction() as rows:
-            if self._counted(rows).running >= self._max_running:
-                self._drop_the_dead(rows)
-                if self._counted(rows).running >= self._max_running:
-                    return False
-            rows.execute(
-                "UPDATE rollouts SET state = 'running', since = ? WHERE episode_id = ?", (time.time(), episode_id)
-            )
-            return True
+            self._drop_the_dead(rows)
+            free = max(0, self._max_running - self._counted(rows).running)
+            sql = "SELECT episode_id, owner FROM rollouts WHERE state = 'waiting' ORDER BY since, episode_id LIMIT ?"
+            mine = [row[0] for row in rows.execute(sql, (free,)) if row[1] == self._owner]
+            for episode_id in mine:
+                rows.execute("UPDATE rollouts SET state = 'running' WHERE episode_id = ?", (episode_id,))
+            return mine
 
     def leave(self, episode_id: str) -> None:
-        """Give the place back."""
-        with self._transaction() as rows:
-            rows.execute("DELETE FROM rollouts WHERE episode_id = ?", (episode_id,))
+        """Give the place back, now or as soon as the file can be written."""
+        self._write_or_owe("DELETE FROM rollouts WHERE episode_id = ?", (episode_id,))
+
+    def settle(self) -> None:
+        """Write what could not be written before. Raises StoreError while it still cannot be."""
+        if self._owed:
+            with self._transaction():
+                pass
 
     def counts(self) -> Counts:
         """How many play and wait; those of processes that have ended are not counted."""
@@ -230,14 +238,12 @@ class Shared:
             return taken.rowcount == 1
 
     def finish_request(self, key: str, answer: bytes) -> None:
-        """Keep the answer for every further request with the key."""
-        with self._transaction() as rows:
-            rows.execute("UPDATE requests SET answer = ? WHERE key = ?", (answer, _hash(key.encode())))
+        """Keep the answer for every further request with the key, now or as soon as the file can be written."""
+        self._write_or_owe("UPDATE requests SET answer = ? WHERE key = ?", (answer, _hash(key.encode())))
 
     def forget_request(self, key: str) -> None:
         """The request came to nothing: the next one with its key begins anew."""
-        with self._transaction() as rows:
-            rows.execute("DELETE FROM requests WHERE key = ? AND answer IS NULL", (_hash(key.encode()),))
+        self._write_or_owe("DELETE FROM requests WHERE key = ? AND answer IS NULL", (_hash(key.encode()),))
 
     # -- rates ---------------------------------------------------------------------------------
 
@@ -280,19 +286,34 @@ class Shared:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction, which begins with what is owed."""
         with self._lock, self._told():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
+                owed = list(self._owed)
+                for sql, values in owed:
+                    self._connection.execute(sql, values)
                 yield self._connection
+                self._connection.execute("COMMIT")
+                del self._owed[: len(owed)]
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # SQLite may have rolled back by itself
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
+
+    def _write_or_owe(self, sql: str, values: tuple[Any, ...]) -> None:
+        try:
+            with self._transaction() as rows:
+                rows.execute(sql, values)
+        except StoreError as error:
+            logger.warning("%s; it will be written later", error)
+            self._owed.append((sql, values))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._told():
-            yield self._connection
+        """A connection of its own, so that nobody who reads waits for one who waits to write."""
+        with self._reading_lock, self._told():
+            yield self._reader
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -316,6 +337,12 @@ class Shared:
         for owner in owners:
             if not is_running(owner):
                 rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:

@@ -31,7 +31,8 @@ WorkerMain = Callable[[Config, Mapping[str, str], socket, Callable[[], None]], N
 _spawn = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
 _END_S = 15.0
 _EARLY_S = 5.0
-"""A worker that dies before it served for so long is not replaced at once, and three in a row end the server."""
+"""A worker that lives no longer than this died early; three such deaths in a row end the server."""
+_READY = "ready"
 
 
 class _Worker:
@@ -47,7 +48,10 @@ class _Worker:
 
     def is_ready(self, timeout_s: float) -> bool:
         """Whether it said that it serves, within the time."""
-        return self._lifeline.poll(timeout_s)
+        try:
+            return self._lifeline.poll(timeout_s) and self._lifeline.recv() == _READY
+        except (EOFError, OSError):
+            return False
 
     def end(self) -> None:
         """Ask it to end."""
@@ -155,4 +159,4 @@ def _work(main: WorkerMain, config: Config, environ: Mapping[str, str], listener
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end_with_the_parent, daemon=True, name="lifeline").start()
-    main(config, environ, listener, lambda: lifeline.send("ready"))
+    main(config, environ, listener, lambda: lifeline.send(_READY))

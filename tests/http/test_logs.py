@@ -103,3 +103,10 @@ async def test_an_address_without_a_route_and_a_failure(logged):
     await get("/broken", seen)
     assert [facts[:3] for facts in seen] == [("other", "GET", 404), ("/broken", "GET", 500)]
     assert "nothing-of-the-kind" not in written()
+
+
+async def test_an_id_with_a_lines_end_forges_no_line(logged):
+    written = logged("text")
+    note_of = logging.getLogger("task_app.http.logs")
+    note_of.info("told", extra={"facts": {"run_id": "x\n2026-01-01 INFO forged"}})
+    assert len(written().splitlines()) == 1

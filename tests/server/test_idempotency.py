@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from task_app.core.errors import StoreError
 from task_app.server import idempotency
 from task_app.server.shared import Shared, shared_path
 
@@ -115,3 +116,67 @@ async def test_one_that_never_ends_is_429_in_time(hosted, body_of, monkeypatch):
         answer = await app.http.send(request)
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(("status", "again"), [("infra_error", True), ("aborted", False)])
+async def test_a_lost_rollout_that_broke_is_played_again_and_one_that_was_aborted_is_the_answer(
+    hosted, body_of, endpoint, chat, status, again
+):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    async with hosted() as app:
+        if status == "infra_error":
+            endpoint.otherwise = endpoint.status(401)
+            await app.rollout(body_of(**chat))
+        else:
+            endpoint.otherwise = endpoint.slow(1, endpoint.call("noop"))
+            await app.rollout(body_of(**chat, safety={"max_time_s": 0.3}))
+        (lost,) = app.episodes()
+        assert lost.status == status
+        with Shared.opened(shared_path(app.db), max_running=1, max_waiting=1) as shared:
+            shared._owner = f"{dead.pid}:1"
+            request = app.http.build_request("POST", "/rollout", json=body_of(), headers={"Idempotency-Key": "k-1"})
+            shared.begin_request("k-1", request.content, lost.episode_id)
+            shared._owner = f"{os.getpid()}:"
+        answer = await app.http.send(request)
+        assert len(app.episodes()) == (2 if again else 1)
+    assert answer.status_code == 200
+    assert answer.json()["aborted"] is not again
+
+
+async def test_what_the_servers_end_cut_short_is_no_answer(hosted, body_of, endpoint, chat):
+    endpoint.otherwise = endpoint.slow(0.2, endpoint.call("noop"))
+    long = body_of(**chat, policy__config__max_llm_calls=50)
+    async with hosted() as app:
+        playing = asyncio.create_task(send(app, long))
+        while not endpoint.received:
+            await asyncio.sleep(0.02)
+        app.app.state.service.stop()
+        assert (await playing).json()["aborted"] is True
+    endpoint.otherwise = endpoint.call("noop")
+    async with hosted() as app:
+        answer = await send(app, body_of(**chat, policy__config__max_llm_calls=50))
+        assert len(app.episodes()) == 2
+    assert answer.json()["aborted"] is False
+
+
+async def test_a_database_that_cannot_be_read_is_not_taken_for_one_without_the_episode(hosted, body_of, monkeypatch):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    async with hosted() as app:
+        await app.rollout(body_of())
+        (lost,) = app.episodes()
+        with Shared.opened(shared_path(app.db), max_running=1, max_waiting=1) as shared:
+            shared._owner = f"{dead.pid}:1"
+            request = app.http.build_request("POST", "/rollout", json=body_of(), headers={"Idempotency-Key": "k-1"})
+            shared.begin_request("k-1", request.content, lost.episode_id)
+            shared._owner = f"{os.getpid()}:"
+
+        def locked(self, sql, parameters=()):
+            raise StoreError("locked")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("task_app.store.TraceStore.query", locked)
+            answer = await app.http.send(request)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+        assert len(app.episodes()) == 1

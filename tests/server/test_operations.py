@@ -112,3 +112,50 @@ async def test_an_app_that_stops_is_not_ready(hosted):
         app.app.state.service.stop()
         assert (await app.http.get("/health")).json()["ready"] is False
         assert (await app.rollout()).status_code == 503
+
+
+async def test_a_key_is_counted_whatever_else_is_sent_beside_it(hosted):
+    """Another X-API-Key with each request is no other caller while the Bearer key is the same."""
+    async with hosted(BOTH, **{"server.requests_per_minute": 2}) as app:
+        codes = []
+        for index in range(4):
+            headers = {"X-API-Key": f"made-up-{index}", "Authorization": "Bearer old-key"}
+            codes.append((await app.http.get("/info", headers=headers)).status_code)
+    assert codes[:2] == [200, 200]
+    assert 429 in codes  # a minute may end between two of these
+
+
+async def test_requests_that_cannot_be_counted_are_503(hosted, monkeypatch):
+    from task_app.core.errors import StoreError
+
+    def full(self, caller):
+        raise StoreError("disk full")
+
+    async with hosted(BOTH, **{"server.requests_per_minute": 2}) as app:
+        monkeypatch.setattr("task_app.server.shared.Shared.calls_this_minute", full)
+        answer = await app.http.get("/info", headers={"X-API-Key": "old-key"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+
+async def test_aborts_are_heeded_after_a_moment_in_which_they_could_not_be(hosted, endpoint, chat, monkeypatch):
+    import asyncio
+
+    from task_app.core.errors import StoreError
+    from task_app.server.shared import Shared
+
+    real, failed = Shared.to_abort, []
+
+    def once_broken(self):
+        if not failed:
+            failed.append(1)
+            raise StoreError("locked")
+        return real(self)
+
+    monkeypatch.setattr(Shared, "to_abort", once_broken)
+    endpoint.otherwise = endpoint.slow(0.2, endpoint.call("noop"))
+    async with hosted() as app:
+        playing = asyncio.create_task(app.rollout(**chat, policy__config__max_llm_calls=100))
+        while not failed:
+            await asyncio.sleep(0.05)
+        await app.http.post("/run/abort", json={"run_id": "run"})
+        assert (await asyncio.wait_for(playing, 20)).json()["aborted"] is True

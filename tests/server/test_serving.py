@@ -178,7 +178,7 @@ def test_reload_begins_anew_when_the_config_changes_and_outlives_a_wrong_one(tmp
     config = tmp_path / "server.toml"
     config.write_text("[rollout]\nmax_decisions = 3\n")
 
-    def limit(app: Served) -> int:
+    def limit(app: Served) -> int | None:
         """The turn limit of a rollout that names none, from whichever server answers now."""
         body = {"run_id": "r", "env": {"seed": 1}, "policy": {"policy_name": "random"}}
         for _ in range(200):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
+from task_app.http.process import identity_of
 from task_app.server import shared as module
 from task_app.server.shared import Counts, Shared, shared_path
+from tests.train.full_disk import files_end_at
 
 ELSEWHERE = """
 import sys
@@ -65,9 +70,9 @@ def test_places_are_counted_over_processes(here, elsewhere):
     with pytest.raises(Busy):
         here.enter("d", "run")
     assert here.counts() == Counts(running=2, waiting=1)
-    assert here.advance("c") is False
+    assert here.advance() == []
     assert elsewhere("shared.leave('b')") == "None"
-    assert here.advance("c") is True
+    assert here.advance() == ["c"]
     assert here.counts() == Counts(running=2, waiting=0)
 
 
@@ -79,7 +84,7 @@ def test_a_killed_process_gives_its_places_back(here, elsewhere):
     elsewhere.process.wait()
     assert here.counts() == Counts(running=0, waiting=1)
     assert here.rollouts_of("run")[0].episode_id == "c"
-    assert here.advance("c") is True
+    assert here.advance() == ["c"]
     assert [one.episode_id for one in here.rollouts_of("run")] == ["c"]
 
 
@@ -184,3 +189,57 @@ def test_readers_are_known_to_every_process_and_the_first_to_end_goes(here, else
     assert here.session_ends(bytes([2])) == 0
     here.end_sessions()
     assert here.session_ends(bytes([1])) == 0
+
+
+def test_who_has_waited_longest_in_any_process_plays_first(path):
+    with (
+        Shared.opened(path, max_running=1, max_waiting=5) as here,
+        Shared.opened(path, max_running=1, max_waiting=5) as there,
+    ):
+        there._owner = identity_of(1)  # another process that lives
+        assert here.enter("first", "run") is True
+        assert there.enter("second", "run") is False
+        assert here.enter("third", "run") is False
+        here.leave("first")
+        assert here.enter("newcomer", "run") is False
+        assert here.advance() == []
+        assert there.advance() == ["second"]
+        there.leave("second")
+        assert here.advance() == ["third"]
+
+
+def test_a_place_that_could_not_be_given_back_is_given_back_later(here, path):
+    """A disk that is full for a moment costs no place and no answer."""
+    here.enter("a", "run")
+    here.begin_request("key", b"body", "a")
+    here.begin_request("other", b"body", "b")
+    with files_end_at(path.with_name(f"{path.name}-wal").stat().st_size):
+        here.leave("a")
+        here.finish_request("key", b"answer" * 2000)
+        here.forget_request("other")
+        with pytest.raises(StoreError):
+            here.settle()
+    assert here.counts() == Counts(1, 0)
+    here.settle()
+    assert here.counts() == Counts(0, 0)
+    assert here.begin_request("key", b"body", "c").answer == b"answer" * 2000
+    assert here.begin_request("other", b"another", "c") is None
+
+
+def test_reading_waits_for_no_writer(here, path):
+    here.begin_session(b"t", module.time.time() + 100, 5)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    waiting = threading.Thread(target=here.leave, args=("nobody",))
+    waiting.start()
+    begun = time.monotonic()
+    assert here.session_ends(b"t") > 0
+    assert here.counts() == Counts(0, 0)
+    assert time.monotonic() - begun < 2
+    writer.execute("ROLLBACK")
+    waiting.join()
+    writer.close()
+
+
+def test_only_its_owner_can_read_the_file(here, path):
+    assert path.stat().st_mode & 0o077 == 0

@@ -15,7 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from task_app.config import load_config
+from task_app.core.errors import ConfigError, TaskAppError
+from task_app.http.ports import listen
+from task_app.server.serve import Reload, serve
 from task_app.server.shared import Shared, shared_path
+from task_app.server.workers import run_workers
 from tests.server.served import Served, running
 
 TWO = ("--workers", "2")
@@ -180,3 +185,22 @@ def test_a_reader_who_gave_the_key_may_ask_any_worker_until_the_server_ends(tmp_
         app.process.wait(20)
     with running(tmp_path / "t.db", "--port", port, **key) as app:
         assert page(app, cookie) == 401
+
+
+def test_workers_that_die_before_they_serve_are_no_server(tmp_path):
+    told = []
+    config = load_config(None, {"server.workers": 2, "rollout.trace_db": str(tmp_path / "t.db")})
+    with listen("127.0.0.1", 0) as listener, pytest.raises(TaskAppError, match="before it served"):
+        run_workers(die, config, {}, listener, lambda: told.append(1))
+    assert told == []
+
+
+def die(config, environ, listener, ready):
+    raise SystemExit(3)
+
+
+def test_reload_is_one_process(tmp_path):
+    config = load_config(None, {"server.workers": 2, "rollout.trace_db": str(tmp_path / "t.db")})
+    with pytest.raises(ConfigError, match="--reload serves in one process") as caught:
+        serve(config, ready=print, environ={}, reload=Reload())
+    assert caught.value.field == "server.workers"

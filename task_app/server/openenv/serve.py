@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 import uvicorn
 
 from task_app.config import Config
-from task_app.core.errors import ConfigError
 from task_app.export import EpisodeFiles
-from task_app.http.auth import is_loopback, keys_in
+from task_app.http.auth import check_guarded
 from task_app.http.ports import listen
 from task_app.server.openenv.app import create_openenv_app
 from task_app.server.serve import address_of
@@ -26,11 +25,7 @@ def serve_openenv(config: Config, *, ready: Callable[[str], None], environ: Mapp
     the trace folder cannot be written; StoreError when the trace database cannot be opened.
     """
     server = config.server
-    if not is_loopback(server.host) and not keys_in(environ, server.key_envs):
-        raise ConfigError(
-            f"refusing to serve on {server.host!r} without a key: set {server.api_key_env}, or use --host 127.0.0.1",
-            field="server.host",
-        )
+    check_guarded(server.host, environ, server.key_envs)
     app = create_openenv_app(config, environ=environ)
     with listen(server.host, server.port) as listener:
         TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback

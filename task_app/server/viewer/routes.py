@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import APIRouter, FastAPI, Query, Request
 from starlette.background import BackgroundTask
 from starlette.responses import RedirectResponse, Response
@@ -127,10 +128,11 @@ def _pages(lock: Lock) -> APIRouter:
 
     @router.post("/login")
     async def login(request: Request) -> Response:
-        return lock.enter(request.scope, await request.body())
+        body = await request.body()
+        return await to_thread.run_sync(lock.enter, request.scope, body)
 
     @router.post("/logout")
-    async def logout(request: Request) -> Response:
+    def logout(request: Request) -> Response:
         return lock.leave(request.scope)
 
     return router
