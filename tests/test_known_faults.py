@@ -23,7 +23,7 @@ from task_app.export import EpisodeFilters, SftOptions, export_sft
 from task_app.store import TraceStore
 from task_app.verify import verify_database
 from tests.policies.stub_endpoint import StubEndpoint
-from tests.server.test_serving import running
+from tests.server.served import running
 
 CLIENTS, ROLLOUTS, DECISIONS = 8, 16, 6
 SAID = "I will look for a sapling."

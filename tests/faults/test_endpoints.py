@@ -14,7 +14,7 @@ from task_app.core.types import Episode
 from task_app.policies.endpoint import MAX_ANSWER_BYTES
 from task_app.store import TraceStore
 from tests.policies.stub_endpoint import StubEndpoint
-from tests.server.test_serving import Served, running
+from tests.server.served import Served, running
 
 KEY = "ek-faults-0123456789"
 QUICK = ("--policy.timeout_s=0.8", "--policy.deadline_s=5", "--policy.tries=3")

@@ -10,7 +10,7 @@ from typing import Any
 from task_app.config import Config, load_config
 from task_app.core.types import Episode
 from task_app.store import TraceStore
-from tests.server.test_serving import Served, running
+from tests.server.served import Served, running
 
 KEY = "ek-hosted"
 

@@ -22,7 +22,7 @@ from task_app.server.shared import shared_path
 from task_app.server.stepwise.table import Answer, SessionTable
 from task_app.store import TraceStore
 from task_app.verify import verify_database
-from tests.server.test_serving import Served, running
+from tests.server.served import Served, running
 
 LIMIT = {"policy": {"config": {"max_llm_calls": 4}}}
 
