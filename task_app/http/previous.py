@@ -49,8 +49,9 @@ def end_previous(host: str, port: int) -> int | None:
     with suppress(ConfigError):
         check_port_free(host, port)
         return None
-    pid, note = _server_behind(port), _noted(port)
-    if pid is None or note != {"pid": pid, "began": process_began(pid)} or not note["began"]:
+    pid = _server_behind(port)
+    began = process_began(pid) if pid is not None else ""
+    if pid is None or not began or _noted(port) != {"pid": pid, "began": began}:
         raise ConfigError(
             f"port {port} is in use by {who_listens(port)}, which is not known to be a server of this program started "
             "by this user; it was left alone",
@@ -58,7 +59,7 @@ def end_previous(host: str, port: int) -> int | None:
         )
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE_S
-    while process_began(pid) == note["began"]:
+    while process_began(pid) == began:
         if time.monotonic() > deadline:
             raise ConfigError(f"the server on port {port} (process {pid}) does not end", field="server.port")
         time.sleep(0.05)

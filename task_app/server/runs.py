@@ -34,9 +34,8 @@ class RunStatus(BaseModel):
 def run_status(run_id: str, shared: Shared, store: TraceStore) -> RunStatus:
     """What plays, waits and is stored of a run. Raises NotFound for a run nobody began."""
     active = shared.rollouts_of(run_id)
-    counts = dict(
-        store.query("SELECT status, count(*) FROM episodes WHERE run_id = ? GROUP BY status ORDER BY status", (run_id,))
-    )
+    sql = "SELECT status, count(*) FROM episodes WHERE run_id = ? GROUP BY status ORDER BY status"
+    counts: dict[str, int] = {row[0]: row[1] for row in store.query(sql, (run_id,))}
     if not active and not counts:
         raise NotFound("no rollout of this run plays, waits or is stored here", field="run_id")
     stored = store.query(

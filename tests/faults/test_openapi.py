@@ -31,7 +31,7 @@ def app(tmp_path_factory) -> Iterator[Served]:
 def every_case(app: Served, examples: int, try_one: Callable[[schemathesis.Case], None]) -> int:
     """Try cases of every operation; how many operations there are."""
     schema = schemathesis.openapi.from_url(f"{app.url}/openapi.json", headers={"X-API-Key": KEY})
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
     for operation in operations:
         tried = given(case=operation.as_strategy())(lambda case: try_one(case))
         settings(
@@ -39,7 +39,7 @@ def every_case(app: Served, examples: int, try_one: Callable[[schemathesis.Case]
             deadline=None,
             derandomize=True,
             database=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=list(HealthCheck),  # type: ignore[arg-type]
         )(tried)()
     return len(operations)
 

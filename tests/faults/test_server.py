@@ -76,7 +76,7 @@ def test_a_full_disk_is_503_and_what_was_stored_is_whole(app, body):
     assert app.post("/rollout", body).status_code == 200
     resource.prlimit(app.process.pid, resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
     refused = [app.post("/rollout", body | {"env": {"seed": seed}}) for seed in (2, 3)]
-    resource.prlimit(app.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    resource.prlimit(app.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     after = app.post("/rollout", body)
     assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(503, "store_unavailable")] * 2
     assert after.status_code == 200, after.text

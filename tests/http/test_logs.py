@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from task_app.http.logs import RequestLog, log_to_stderr, note
+from task_app.http.logs import LogKind, RequestLog, log_to_stderr, note
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ def logged(capsys):
     root = logging.getLogger("task_app")
     before, level = (root.handlers, root.propagate), root.level
 
-    def start(kind: str):
+    def start(kind: LogKind):
         log_to_stderr(kind)
         return lambda: capsys.readouterr().err
 

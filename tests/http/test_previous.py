@@ -44,7 +44,7 @@ def ours(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)})
     try:
         assert process.stdout is not None
-        yield process, int(re.search(r":(\d+) ", process.stdout.readline())[1])
+        yield process, int(re.findall(r":(\d+) ", process.stdout.readline())[0])
     finally:
         process.kill()
         process.communicate()

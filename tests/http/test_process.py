@@ -27,7 +27,7 @@ def test_one_that_has_ended_does_not_even_before_its_parent_has_noticed():
     child.wait()
     assert not is_running(identity)
     assert process_began(child.pid) == ""
-    child.stdin.close()
+    child.communicate()
 
 
 @pytest.mark.parametrize("identity", [f"{os.getpid()}:1", f"{os.getpid()}:", "0:", "", "word:1"])

@@ -123,7 +123,9 @@ def test_what_is_left_unanswered_at_the_end_is_lost_not_running(path):
         first.begin_request("key", b"body", "a")
         first.enter("a", "run")
     with Shared.opened(path, max_running=1, max_waiting=1) as second:
-        assert second.begin_request("key", b"body", "b").lost is True
+        found = second.begin_request("key", b"body", "b")
+        assert found is not None
+        assert found.lost is True
         assert second.counts() == Counts(0, 0)
 
 

@@ -84,7 +84,7 @@ def test_one_key_is_one_episode_whichever_worker_is_asked(served, body_of):
 def test_metrics_add_up(served, body_of):
     def played() -> float:
         text = httpx.get(f"{served.url}/metrics", trust_env=False).text
-        return float(re.search(r'task_app_rollouts_total\{status="truncated"\} (\S+)', text)[1])
+        return float(re.findall(r'task_app_rollouts_total\{status="truncated"\} (\S+)', text)[0])
 
     served.post("/rollout", body_of())
     before = played()
