@@ -18,6 +18,7 @@ from task_app.core.errors import ConfigError, PolicyError
 from task_app.core.policy import Policy
 from task_app.core.types import Completion
 from task_app.http.errors import Busy, InfrastructureFailure
+from task_app.http.logs import note
 from task_app.policies.chat import completions_url
 from task_app.rollout import EpisodeRun
 from task_app.server.requests import EnvSpec, PolicySpec, RolloutRequest
@@ -96,7 +97,9 @@ class SessionPolicies:
             row = self._sessions.table.session(env_id)
             if row is None or row.ending is not None:
                 self._forget(env_id)
-                raise SessionProblem(409, "over", "the episode of this session has ended")
+                ending = row.ending if row else None
+                raise SessionProblem(409, "over", "the episode of this session has ended", ending=ending)
+            note(env_id=env_id)
             try:
                 return self._shown(shadow, policy_id, env_id)
             except PolicyError as error:
