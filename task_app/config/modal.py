@@ -33,8 +33,9 @@ class ModalSection(Section):
     """Memory kept for it, in MiB."""
     min_containers: int = Field(default=0, ge=0, le=100)
     """Endpoint: containers kept warm, which costs while nobody calls; 0: the first caller waits for a start."""
-    max_containers: int = Field(default=4, ge=1, le=1000)
-    """Endpoint: the most containers there may be."""
+    max_containers: int = Field(default=1, ge=1, le=1000)
+    """Endpoint: the most containers there may be; one, since sessions, aborts, idempotency keys and limits are known to
+    the container alone that was asked."""
     scaledown_window_s: int = Field(default=300, ge=2, le=3600)
     """Endpoint: seconds an idle container stays before it ends."""
     max_inputs: int = Field(default=64, ge=1, le=1000)

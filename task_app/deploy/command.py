@@ -22,7 +22,7 @@ from typing import Any, Literal
 from task_app.config import Config
 from task_app.config.found import read_env_file
 from task_app.core.errors import ConfigError, TaskAppError
-from task_app.deploy.deployment import CONFIG, OVERRIDES, SECRETS, WATCH, Deployment
+from task_app.deploy.deployment import CONFIG, OVERRIDES, SECRETS, WATCH, Deployment, next_key
 from task_app.deploy.image import ENDPOINT_EXTRAS, PYTHON, TRAINING_EXTRAS, pins, project_folder
 from task_app.policies.chat import KEY_OF_HOST
 
@@ -65,14 +65,16 @@ def modal_call(
     *,
     modal_cli: Path | None = None,
     env_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> ModalCall:
     """The call for a config that was read from `file` with `overrides`. Raises ConfigError; runs nothing.
 
     `modal_cli` is the program; without it the one installed beside this Python, or on the PATH. Keys of providers that
-    requests may ask go along where `env_file` sets them.
+    requests may ask go along where `env_file` sets them, the app's next key where that or `environ` does.
     """
     offered = read_env_file(env_file) if env_file else {}
     extra = [name for name in KEY_OF_HOST.values() if offered.get(name, "").strip()]
+    extra += next_key(config, {**environ, **offered})
     deployment = Deployment.of(config, file, extra, watched=action == "serve")
     argv = [str(_modal_cli(modal_cli)), action, "-m", APP, "--name", deployment.name]
     settings = {OVERRIDES: dumps(dict(overrides), default=str)}
@@ -171,7 +173,7 @@ def _lines(process: subprocess.Popen[str], secrets: list[str]) -> Iterator[str]:
 
 
 def _values(call: ModalCall, environ: Mapping[str, str]) -> list[str]:
-    names = [*call.deployment.secret_names, "MODAL_TOKEN_SECRET"]
+    names = [*call.deployment.secret_names, call.deployment.config.server.next_api_key_env, "MODAL_TOKEN_SECRET"]
     return [value for name in names if len(value := environ.get(name, "")) >= _SHORTEST_SECRET]
 
 

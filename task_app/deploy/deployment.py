@@ -38,6 +38,7 @@ __all__ = [
     "RolloutLimits",
     "TrainingLimits",
     "needed_secrets",
+    "next_key",
 ]
 
 CONFIG, OVERRIDES, SECRETS, WATCH, RESOLVED = (
@@ -103,7 +104,7 @@ class Deployment:
         file = Path(environ[CONFIG]) if environ.get(CONFIG) else None
         config = load_config(file, _overrides(environ.get(OVERRIDES) or "{}"))
         extra = [name.strip() for name in environ.get(SECRETS, "").split(",") if name.strip()]
-        return cls.of(config, file, extra, watched=environ.get(WATCH) == "1")
+        return cls.of(config, file, [*extra, *next_key(config, environ)], watched=environ.get(WATCH) == "1")
 
     @classmethod
     def of(
@@ -208,6 +209,12 @@ def needed_secrets(config: Config) -> list[str]:
         url = completions_url(policy.inference_url) if policy.inference_url else None
         names.append(policy.api_key_env or (KEY_OF_HOST.get(url.host, "") if url and url.scheme == "https" else ""))
     return [name for name in names if name]
+
+
+def next_key(config: Config, environ: Mapping[str, str]) -> list[str]:
+    """The variable of the second valid key, where it is set: while keys are changed, both must open the endpoint."""
+    name = config.server.next_api_key_env
+    return [name] if name and environ.get(name, "").strip() else []
 
 
 def _overrides(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import httpx
 
 from task_app.core.errors import ConfigError, PolicyError
 from task_app.http.auth import is_loopback
+from task_app.rollout.redirects import RedirectRefused, followed
 
 __all__ = ["JobsClient", "Kind", "Unavailable", "api_root", "is_local", "pauses"]
 
@@ -104,8 +105,12 @@ class JobsClient:
         raise AssertionError("pauses never end")
 
     def _call_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        until = time.monotonic() + self._timeout_s
         try:
             response = self._http.request(method, self.root + path, timeout=self._timeout_s, **arguments)
+            response = followed(self._http, response, until)
+        except RedirectRefused as error:
+            raise PolicyError(self._say(str(error)), retryable=False) from error
         except httpx.TransportError as error:
             raise Unavailable(
                 self._say(f"it cannot be reached ({type(error).__name__}); is it being served?")

@@ -1,16 +1,17 @@
 """The same rollouts on a hosted task app: plans go out as `/rollout` requests, episodes come back whole.
 
-Every wait has a deadline. A rollout that breaks there comes back as an `infra_error` episode, never as a
-reward of 0; what it decided is in the app's own database.
+Every wait has a deadline. A rollout that breaks there, or whose answer is lost on the way while the app is still up,
+comes back as an `infra_error` episode, never as a reward of 0; what it decided is in the app's own database.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import httpx
@@ -22,8 +23,17 @@ from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
 from task_app.core.wire import episode_from_json
 from task_app.rollout.episode import EpisodePlan
+from task_app.rollout.redirects import RedirectRefused, followed
 
-__all__ = ["HostedTaskApp"]
+__all__ = ["UNANSWERED", "HostedTaskApp"]
+
+UNANSWERED = "unanswered"
+"""In the details of an `infra_error` episode: the app gave no answer of its own, so it may never have begun."""
+
+_LOOK_S = 10.0
+"""How long `/health` may take to answer when an answer was lost."""
+_LOST = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+"""What happens to a connection after it is made."""
 
 
 class _Busy(PolicyError):
@@ -40,6 +50,13 @@ class _Broken(PolicyError):
     def __init__(self, message: str, episode_id: str) -> None:
         super().__init__(message, retryable=False)
         self.episode_id = episode_id
+
+
+class _Lost(PolicyError):
+    """The call may have begun, and there is no answer of the app to it: a broken connection, a time-out, a 5xx."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
 
 
 class HostedTaskApp:
@@ -73,6 +90,24 @@ class HostedTaskApp:
         """What `/health` says. Raises PolicyError when the app cannot be reached."""
         return self._call("GET", "/health")
 
+    def is_up(self) -> bool:
+        """Whether `/health` answers as a task app's, ready or not; one that starts again is waited for some seconds."""
+        try:
+            for attempt in stamina.retry_context(
+                on=(httpx.HTTPError, ValueError),
+                attempts=self._tries,
+                timeout=_LOOK_S,
+                wait_initial=0.2,
+                wait_max=2.0,
+                wait_jitter=0.2,
+            ):
+                with attempt:
+                    if "healthy" not in self._client.get("/health", timeout=_LOOK_S).json():
+                        raise ValueError("something else answers")
+        except (httpx.HTTPError, ValueError, TypeError):
+            return False
+        return True
+
     def task_info(self, *seeds: int) -> dict[str, Any]:
         """What `/task_info` says. Raises PolicyError, for a wrong key too."""
         return self._call("GET", "/task_info", params={"seed": list(seeds)})
@@ -96,8 +131,9 @@ class HostedTaskApp:
         """Play every plan there and give each episode to `sink`, from one thread at a time.
 
         `policy` is the request's policy object (`policy_name`, `config`). Returns the episodes in the
-        order of the plans. Raises PolicyError when the app cannot be used at all: unreachable, another
-        key, a setting it refuses; rollouts under way end first, others are not begun.
+        order of the plans. Raises PolicyError when the app cannot be used at all: unreachable, another key,
+        a setting it refuses, an answer lost and no answer of `/health` either; rollouts under way end first,
+        others are not begun.
         """
         guard = threading.Lock()
 
@@ -119,13 +155,20 @@ class HostedTaskApp:
         max_decisions: int,
         more: Mapping[str, Any],
     ) -> Episode:
-        """One plan's episode, in the thread of the caller; `more` is added to the request. Raises like `play`."""
-        started_at = time.time()
+        """One plan's episode, in the thread of the caller; `more` is added to the request. Raises like `play`.
+
+        An answer that is lost while the app is up is an `infra_error` episode with UNANSWERED in its details.
+        """
+        started_at, name = time.time(), str(policy.get("policy_name", ""))
         try:
             return self._episode(self.rollout({**_body(plan, spec, policy, flags, max_decisions), **more}))
         except _Broken as error:
-            name = str(policy.get("policy_name", ""))
-            return _broken_episode(plan, spec, name, flags, max_decisions, started_at, error)
+            return _broken_episode(plan, spec, name, flags, max_decisions, started_at, str(error), error.episode_id)
+        except _Lost as error:
+            if not self.is_up():
+                raise PolicyError(f"{error}; nor does its /health answer", retryable=False) from error
+            lost = _broken_episode(plan, spec, name, flags, max_decisions, started_at, str(error), uuid.uuid4().hex)
+            return replace(lost, details={UNANSWERED: True})
 
     def _episode(self, answer: Mapping[str, Any]) -> Episode:
         try:
@@ -149,33 +192,52 @@ class HostedTaskApp:
         raise AssertionError("stamina makes at least one attempt")
 
     def _call_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        try:
-            response = self._client.request(method, path, **arguments)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _Unreachable(self._say("it cannot be reached; is it being served?")) from error
-        except httpx.TimeoutException as error:
-            raise self._error(f"no answer within {self._timeout_s:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._error(f"the call failed ({type(error).__name__}: {error})") from error
+        response = self._response(method, path, **arguments)
         if response.status_code == 429:
             raise _Busy(self._say("HTTP 429, it is busy"))
         try:
             body = response.json()
         except ValueError as error:
-            raise self._error(f"HTTP {response.status_code}, and the answer is not JSON") from error
+            sentence = f"HTTP {response.status_code}, and the answer is not JSON"
+            raise (_Lost(self._say(sentence)) if response.is_server_error else self._error(sentence)) from error
         if response.status_code == 200 and isinstance(body, dict):
             return body
         raise self._refused(response.status_code, body)
 
+    def _response(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """The answer, wherever on this server it is to be fetched. Raises _Unreachable only for what has not begun."""
+        deadline = time.monotonic() + arguments["timeout"]
+        begun = False
+        try:
+            response = self._client.request(method, path, **arguments)
+            begun = response.status_code == 303
+            response = followed(self._client, response, deadline)
+        except RedirectRefused as error:
+            raise self._error(str(error)) from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if begun:
+                raise _Lost(self._say("it began, and cannot be reached any more")) from error
+            raise _Unreachable(self._say("it cannot be reached; is it being served?")) from error
+        except httpx.TimeoutException as error:
+            raise _Lost(self._say(f"no answer within {self._timeout_s:g} s")) from error
+        except _LOST as error:
+            raise _Lost(self._say(f"the call failed ({type(error).__name__}: {error})")) from error
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise self._error(f"the call failed ({type(error).__name__}: {error})") from error
+        if begun and response.status_code == 429:
+            raise _Lost(self._say("HTTP 429 where its answer was to be fetched"))
+        return response
+
     def _refused(self, status: int, body: Any) -> PolicyError:
         said = body.get("error") if isinstance(body, dict) else None
         if not isinstance(said, dict):
-            return self._error(f"HTTP {status}, and the answer is not a task app's")
+            sentence = f"HTTP {status}, and the answer is not a task app's"
+            return _Lost(self._say(sentence)) if status >= 500 else self._error(sentence)
         where = f" ({said['field']})" if said.get("field") else ""
         sentence = f"HTTP {status}: {said.get('message', '')}{where}"
         if said.get("episode_id"):
             return _Broken(self._say(sentence), str(said["episode_id"]))
-        return self._error(sentence)
+        return _Lost(self._say(sentence)) if status >= 500 else self._error(sentence)
 
     def _error(self, sentence: str) -> PolicyError:
         return PolicyError(self._say(sentence), retryable=False)
@@ -214,11 +276,12 @@ def _broken_episode(
     flags: StepRewardFlags,
     max_decisions: int,
     started_at: float,
-    error: _Broken,
+    cause: str,
+    episode_id: str,
 ) -> Episode:
     """What is known here of a rollout that broke there: its place, its cause, no decisions, no reward."""
     return Episode(
-        episode_id=error.episode_id,
+        episode_id=episode_id,
         run_id=plan.run_id,
         group_id=plan.group_id,
         member=plan.member,
@@ -229,7 +292,7 @@ def _broken_episode(
         flags=flags,
         max_decisions=max_decisions,
         status="infra_error",
-        cause=str(error),
+        cause=cause,
         terminated=False,
         truncated=False,
         outcome=None,

@@ -2,8 +2,9 @@
 
 Each completion has an id that the app stores with its decision; token ids and log-probabilities never leave this
 process and are joined by that id. What comes back is checked against what was asked for, and stored here as if it had
-been played here. A rollout that breaks there is tried again as often as `rollout.infra_tries` says; then it is an
-episode without a reward, and its group is dropped.
+been played here. A rollout that breaks there, or whose answer is lost, is tried again as often as
+`rollout.infra_tries` says; then it is an episode without a reward, and its group is dropped. The run ends when the app
+does not say how it is either.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,7 +25,7 @@ from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode, StepRewardFlags
 from task_app.rollout import EpisodePlan, Limits, play
-from task_app.rollout.client import HostedTaskApp
+from task_app.rollout.client import UNANSWERED, HostedTaskApp
 from task_app.train.desk import Desk
 from task_app.train.policy_endpoint import PolicyEndpoint
 from task_app.train.ranks import current
@@ -31,6 +33,9 @@ from task_app.train.ranks import current
 __all__ = ["HostedRollouts", "OwnRollouts", "Rollouts", "make_rollouts"]
 
 _log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.5
+"""After an answer that was lost, times the number of the try: what took it away may take a moment to come back."""
 
 
 class Rollouts(Protocol):
@@ -193,12 +198,15 @@ class _Call:
                 break
             if self._desk.over:
                 raise TrainError("the rollouts are over")
-            if not self._desk.asked:
+            unanswered = bool(episode.details.get(UNANSWERED))
+            if not self._desk.asked and not unanswered:
                 raise TrainError(
                     f"task app {self._task_url} played, but nobody asked the policy; it must reach the address of "
                     f"rollout.policy_url, or of policy_host and policy_port: {episode.cause}"
                 )
             _log.warning("seed %d, member %d broke in try %d: %s", plan.seed, plan.member, attempt, episode.cause)
+            if unanswered and attempt < self._limits.infra_tries:
+                time.sleep(attempt * _PAUSE_S)
         self._desk.ended(episode.episode_id)
         return episode
 

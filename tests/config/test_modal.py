@@ -14,10 +14,16 @@ def test_defaults_cost_nothing_while_nobody_calls():
     assert config.scale.executor == "inprocess"
 
 
+def test_one_container_serves_unless_more_are_asked_for():
+    """A second one knows nothing of the first one's sessions, aborts, idempotency keys and limits."""
+    assert load_config().modal.max_containers == 1
+    assert load_config(None, {"modal.max_containers": 3}).modal.max_containers == 3
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("modal.min_containers", 5, "min_containers 5 is above max_containers 4"),
+        ("modal.min_containers", 5, "min_containers 5 is above max_containers 1"),
         ("modal.target_inputs", 65, "target_inputs 65 is above max_inputs 64"),
         ("modal.name", "two words", "modal.name"),
         ("modal.volume", "", "modal.volume"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from task_app.deploy.deployment import Deployment
 from tests.deploy.conftest import ROOT
 
 KEY = "a-key-nobody-may-see"
@@ -89,6 +90,30 @@ def test_provider_keys_go_along_only_where_the_named_file_sets_them(fake_modal, 
     done = task_app(*arguments)
     assert json.loads(done.stdout)["app"]["secret_names"] == ["ENVIRONMENT_API_KEY", "OPENAI_API_KEY"]
     assert "sk-another" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("place", ["env file", "environment"])
+def test_the_next_key_goes_along_where_it_is_set(fake_modal, task_app, env_file, place):
+    """While keys are changed two are valid, at Modal too."""
+    fake = fake_modal("print(os.environ['ENVIRONMENT_API_KEY_NEXT'])")
+    following = {"ENVIRONMENT_API_KEY_NEXT": "the-key-to-come"}
+    if place == "env file":
+        env_file.write_text(f"ENVIRONMENT_API_KEY={KEY}\nENVIRONMENT_API_KEY_NEXT=the-key-to-come\n")
+    arguments = ("deploy", "crafter", "--json", "--env-file", env_file, "--modal-cli", fake.path)
+    environ = following if place == "environment" else {}
+    names = ["ENVIRONMENT_API_KEY", "ENVIRONMENT_API_KEY_NEXT"]
+    assert json.loads(task_app(*arguments, "--dry-run", **environ).stdout)["app"]["secret_names"] == names
+    done = task_app(*arguments, **environ)
+    (call,) = fake.calls()
+    assert call["environ"]["TASK_APP_MODAL_SECRETS"] == ",".join(names)
+    assert call["environ"]["ENVIRONMENT_API_KEY_NEXT"] == "the-key-to-come"
+    assert "the-key-to-come" not in done.stdout + done.stderr
+
+
+def test_a_bare_modal_deploy_takes_the_next_key_along_too():
+    told = {"ENVIRONMENT_API_KEY": KEY, "ENVIRONMENT_API_KEY_NEXT": "the-key-to-come"}
+    assert Deployment.from_environ(told).secret_names == tuple(told)
+    assert Deployment.from_environ({"ENVIRONMENT_API_KEY_NEXT": " "}).secret_names == ("ENVIRONMENT_API_KEY",)
 
 
 def test_a_secret_kept_at_modal_needs_no_key_here(fake_modal, task_app):

@@ -25,6 +25,7 @@ class Received(NamedTuple):
     headers: dict[str, str]
     body: Any
     client: Any = None
+    method: str = "POST"
 
 
 class _Server(ThreadingHTTPServer):
@@ -53,6 +54,10 @@ class StubEndpoint:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 stub._next(Received(self.path, headers, body, self.client_address))(self)
+
+            def do_GET(self) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                stub._next(Received(self.path, headers, None, self.client_address, "GET"))(self)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Quiet."""

@@ -13,8 +13,9 @@ from task_app.core.types import Episode, StepRewardFlags
 from task_app.core.wire import episode_bytes
 from task_app.http.ports import listen
 from task_app.rollout import Limits, plan_groups, play
-from task_app.rollout.client import HostedTaskApp
+from task_app.rollout.client import UNANSWERED, HostedTaskApp
 from task_app.store import TraceStore
+from tests.policies.stub_endpoint import StubEndpoint
 
 FLAGS = StepRewardFlags(kind="absolute", indicator_lambda=0.5, beta=0.25, horizon="episode")
 PLANS = plan_groups(range(2), 2, run_id="run", noise_seed=3)
@@ -182,3 +183,97 @@ def test_what_is_no_url_is_refused(base_url):
     with pytest.raises(ConfigError, match="must begin with http") as caught:
         HostedTaskApp(base_url)
     assert caught.value.field == "base_url"
+
+
+# -- an answer that is lost -----------------------------------------------------------------------
+
+
+HEALTHY = b'{"healthy": false, "status": "not ready"}'
+STOPPING = b'{"error": {"code": "stopping", "message": "the server is stopping", "field": ""}}'
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "cause"),
+    [
+        (lambda stub: stub.reset, "the call failed"),
+        (lambda stub: stub.reset_mid_body, "the call failed"),
+        (lambda stub: stub.hang, "no answer within 0.5 s"),
+        (lambda stub: stub.raw(STOPPING, 503), "HTTP 503: the server is stopping"),
+        (lambda stub: stub.raw(b"<html>", 502), "HTTP 502, and the answer is not JSON"),
+        (lambda stub: stub.raw(b"{}", 500), "HTTP 500, and the answer is not a task app's"),
+    ],
+)
+def test_an_answer_lost_by_an_app_that_is_up_is_an_episode_without_reward(endpoint, spec_of, behaviour, cause):
+    endpoint.plan(behaviour(endpoint), endpoint.raw(HEALTHY, 503), behaviour(endpoint), endpoint.raw(HEALTHY, 503))
+    with HostedTaskApp(endpoint.url, timeout_s=0.5) as app:
+        episodes = app.play(PLANS[:2], spec_of(), {"policy_name": "random"}, FLAGS, 1, print, concurrency=1)
+    assert [request.path for request in endpoint.received] == ["/rollout", "/health"] * 2
+    assert [(e.status, e.outcome, e.decisions) for e in episodes] == [("infra_error", None, ())] * 2
+    assert all(cause in episode.cause and episode.details == {UNANSWERED: True} for episode in episodes)
+    assert episodes[0].episode_id != episodes[1].episode_id
+
+
+@pytest.mark.parametrize("health", [lambda stub: stub.reset, lambda stub: stub.raw(b"[]"), lambda stub: stub.raw(b"3")])
+def test_an_answer_lost_by_an_app_that_is_gone_ends_everything(endpoint, spec_of, health):
+    endpoint.plan(endpoint.reset)
+    endpoint.otherwise = health(endpoint)
+    with (
+        HostedTaskApp(endpoint.url, tries=2) as app,
+        pytest.raises(PolicyError, match=r"the call failed .*; nor does its /health answer"),
+    ):
+        app.play(PLANS[:1], spec_of(), {"policy_name": "random"}, FLAGS, 1, print)
+    assert len(endpoint.received) <= 3
+
+
+# -- an answer that is to be fetched elsewhere ----------------------------------------------------
+
+
+def test_a_redirect_is_followed_by_get_on_the_same_server(endpoint):
+    there = endpoint.raw(b"", 303, location="/rollout?__modal_function_call_id=fc-1")
+    whole = endpoint.raw(b"", 303, location=f"{endpoint.url}/rollout?__modal_function_call_id=fc-1")
+    endpoint.plan(there, whole, endpoint.raw(b'{"run_id": "r"}'))
+    with HostedTaskApp(endpoint.url, api_key="ek") as app:
+        assert app.rollout(BODY) == {"run_id": "r"}
+    assert [(one.method, one.path) for one in endpoint.received] == [
+        ("POST", "/rollout"), *[("GET", "/rollout?__modal_function_call_id=fc-1")] * 2,
+    ]  # fmt: skip
+    assert {one.headers["x-api-key"] for one in endpoint.received} == {"ek"}
+
+
+@pytest.mark.parametrize("location", ["{other}/rollout", "https://127.0.0.1:{port}/", "//elsewhere/", "http://[", None])
+def test_a_redirect_to_another_origin_is_not_followed(endpoint, location):
+    with StubEndpoint() as other:
+        port = endpoint.url.rpartition(":")[2]
+        headers = {} if location is None else {"location": location.format(other=other.url, port=port)}
+        endpoint.otherwise = endpoint.raw(b"", 303, **headers)
+        with HostedTaskApp(endpoint.url, api_key="ek") as app, pytest.raises(PolicyError, match="HTTP 303"):
+            app.rollout(BODY)
+        assert (len(endpoint.received), other.received) == (1, [])
+
+
+def test_other_redirects_are_not_followed(endpoint):
+    endpoint.otherwise = endpoint.raw(b"", 307, location="/elsewhere")
+    with HostedTaskApp(endpoint.url) as app, pytest.raises(PolicyError, match="HTTP 307"):
+        app.rollout(BODY)
+    assert len(endpoint.received) == 1
+
+
+def test_redirects_without_end_end_at_the_deadline(endpoint):
+    endpoint.otherwise = endpoint.raw(b"", 303, location="/rollout?again")
+    start = time.monotonic()
+    with (
+        HostedTaskApp(endpoint.url, timeout_s=0.6) as app,
+        pytest.raises(PolicyError, match=r"no answer within 0\.6 s"),
+    ):
+        app.rollout(BODY)
+    assert time.monotonic() - start < 3
+    assert 2 <= len(endpoint.received) <= 7
+    assert [one.method for one in endpoint.received].count("POST") == 1
+
+
+@pytest.mark.parametrize("then", [lambda stub: stub.reset, lambda stub: stub.status(429)])
+def test_what_has_begun_and_is_lost_on_the_way_is_not_begun_again(endpoint, then):
+    endpoint.plan(endpoint.raw(b"", 303, location="/rollout?x"), then(endpoint))
+    with HostedTaskApp(endpoint.url) as app, pytest.raises(PolicyError):
+        app.rollout(BODY)
+    assert [one.method for one in endpoint.received] == ["POST", "GET"]

@@ -21,8 +21,10 @@ from task_app.rollout import Limits, plan_groups, play
 from task_app.train.hosted import HostedRollouts, make_rollouts
 from task_app.train.plan import check_config
 from task_app.wiring import check
+from tests.policies.stub_endpoint import StubEndpoint
 from tests.train.hosted_runs import KEY, address, served_app, small_run
 from tests.train.test_hosted import train
+from tests.train.unsteady import unsteady
 
 FLAGS = StepRewardFlags(kind="absolute", indicator_lambda=0.5)
 PLANS = plan_groups(range(2), 2, run_id="run", noise_seed=5, update=3)
@@ -145,6 +147,35 @@ def test_a_rollout_that_keeps_breaking_has_no_reward_and_its_group_is_dropped(ap
     assert [group.group_id for group in batch.groups] == [PLANS[2].group_id]
 
 
+LOSSES = {
+    "reset": StubEndpoint.reset,
+    "stopping": StubEndpoint.raw(b'{"error": {"code": "stopping", "message": "the server is stopping"}}', 503),
+    "proxy": StubEndpoint.raw(b"<html>bad gateway</html>", 502),
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_an_answer_that_is_lost_is_a_broken_try_and_not_the_end_of_the_run(app, roll_out, caller, spec_of, lose):
+    own = play(PLANS, spec_of(), caller(), Limits(3), FLAGS, lambda episode: None)
+    with unsteady(address(app), lose, *((plan.seed, plan.member) for plan in PLANS), times=1) as between:
+        played = roll_out(between, caller())
+    assert [episode_bytes(e) for e in played.episodes] == [episode_bytes(e) for e in own]
+    assert {e.details["tries"] for e in played.episodes} == {2}
+
+
+def test_answers_that_are_always_lost_drop_their_group_and_no_other(app, roll_out, caller):
+    with unsteady(address(app), StubEndpoint.reset, (0, 1), times=99) as between:
+        played = roll_out(between, caller(), rollout__policy_wait_s=0.05)
+    broken = {(e.task.seed, e.member): e for e in played.episodes}[0, 1]
+    assert (broken.status, broken.outcome, broken.details["tries"]) == ("infra_error", None, 3)
+    assert "the call failed" in broken.cause
+    batch = build_batch(played.episodes, FLAGS, 2)
+    assert (list(batch.dropped), [group.group_id for group in batch.groups]) == (
+        [PLANS[0].group_id],
+        [PLANS[2].group_id],
+    )
+
+
 def test_a_prompt_that_outgrows_the_context_truncates_its_episode_alone(app, roll_out, caller):
     policy = caller(faults={(1, 0, 2): [ContextOverflow("too long", frozenset())]})
     played = roll_out(address(app), policy)
@@ -168,7 +199,7 @@ def test_an_app_that_goes_away_is_named(tmp_path, roll_out, caller):
                     os.kill(doomed.process.pid, signal.SIGKILL)
                 return super().decide(requests)
 
-        with pytest.raises(PolicyError, match=f"task app {address(doomed)}: "):
+        with pytest.raises(PolicyError, match=f"task app {address(doomed)}: .*nor does its /health answer"):
             roll_out(address(doomed), Killer(caller().app))
 
 

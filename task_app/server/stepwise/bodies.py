@@ -4,6 +4,8 @@ accepted. Those without effect here are named in the answer's `ignored`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -57,6 +59,7 @@ class StepBody(_Body):
 
     `action` and `tool_calls` are refused, and nothing is executed, when the task cannot read them. `message` is what
     a model said: it is recorded whatever it is, and an unreadable one is a decision without actions, as in a rollout.
+    With a `request_id`, the same request sent again gets the same answer and is played once.
     """
 
     env_id: Name
@@ -64,6 +67,14 @@ class StepBody(_Body):
     tool_calls: list[dict[str, Any]] | None = Field(default=None, max_length=100)
     message: dict[str, Any] | None = None
     request_id: Name | None = None
+
+    @property
+    def request(self) -> tuple[str, str] | None:
+        """The client's id of the request and a hash of the decision in it; None without an id."""
+        if self.request_id is None:
+            return None
+        said = json.dumps([self.action, self.tool_calls, self.message], sort_keys=True)
+        return self.request_id, hashlib.sha256(said.encode()).hexdigest()
 
     @property
     def form(self) -> str:

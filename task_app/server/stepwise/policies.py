@@ -18,6 +18,7 @@ from task_app.core.errors import ConfigError, PolicyError
 from task_app.core.policy import Policy
 from task_app.core.types import Completion
 from task_app.http.errors import Busy, InfrastructureFailure
+from task_app.http.logs import note
 from task_app.policies.chat import completions_url
 from task_app.rollout import EpisodeRun
 from task_app.server.requests import EnvSpec, PolicySpec, RolloutRequest
@@ -37,7 +38,7 @@ class SessionPolicies:
 
     def __init__(self, sessions: Sessions, client: httpx.Client, environ: Mapping[str, str]) -> None:
         self._sessions, self._client, self._environ = sessions, client, environ
-        self._shadows: dict[tuple[str, str], _Shadow] = {}
+        self._shadows: dict[tuple[str, str], _Shadow] = {}  # other threads add to it: look at a list of it
 
     def create(self, body: PolicyBody) -> dict[str, Any]:
         """Keep a policy for later. Raises ConfigError for one that cannot play, Busy, SessionProblem."""
@@ -96,7 +97,9 @@ class SessionPolicies:
             row = self._sessions.table.session(env_id)
             if row is None or row.ending is not None:
                 self._forget(env_id)
-                raise SessionProblem(409, "over", "the episode of this session has ended")
+                ending = row.ending if row else None
+                raise SessionProblem(409, "over", "the episode of this session has ended", ending=ending)
+            note(env_id=env_id)
             try:
                 return self._shown(shadow, policy_id, env_id)
             except PolicyError as error:
@@ -129,14 +132,14 @@ class SessionPolicies:
             raise ConfigError(str(error), field=error.field.removeprefix("policy."), public=error.public) from error
 
     def _forget(self, env_id: str) -> None:
-        for key in [key for key in self._shadows if key[1] == env_id]:
+        for key in [key for key in list(self._shadows) if key[1] == env_id]:
             self._shadows.pop(key, None)
 
     def _prune(self) -> None:
         """Let go of the copies of sessions that are over."""
         if len(self._shadows) > self._sessions.config.server.max_sessions:
             still = self._sessions.table.open_ids()
-            for key in [key for key in self._shadows if key[1] not in still]:
+            for key in [key for key in list(self._shadows) if key[1] not in still]:
                 self._shadows.pop(key, None)
 
 

@@ -106,7 +106,8 @@ def add_to(app: FastAPI, config: Config, environ: Mapping[str, str]) -> None:
 
     @app.exception_handler(SessionProblem)
     async def no_session(request: Request, problem: SessionProblem) -> JSONResponse:
-        return error_response(problem.status, problem.code, str(problem), problem.field)
+        ending = {"ending": problem.ending} if problem.ending is not None else {}
+        return error_response(problem.status, problem.code, str(problem), problem.field, **ending)
 
 
 def _open_with(app: FastAPI, stepwise: _Stepwise) -> None:

@@ -21,6 +21,7 @@ from task_app.core.errors import ConfigError, TaskAppError
 from task_app.core.types import Completion, Episode
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
+from task_app.http.logs import note
 from task_app.rollout import EpisodePlan, EpisodeRun
 from task_app.server.driving import POLICY, ending, message_of, refuse_unreadable, told
 from task_app.server.requests import RolloutRequest, ignored_settings
@@ -38,11 +39,16 @@ COMPLETION = TypeAdapter(Completion)
 
 
 class SessionProblem(Exception):
-    """A session that is not there (404) or cannot take the request now (409); `field` names what points at it."""
+    """A session that is not there (404) or cannot take the request now (409); `field` names what points at it.
 
-    def __init__(self, status: int, code: str, message: str, field: str = "env_id") -> None:
+    `ending` is how its episode ended, if it has: the client may have missed it.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, field: str = "env_id", ending: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.code, self.field = status, code, field
+        self.status, self.code, self.field, self.ending = status, code, field, ending
 
 
 class Sessions:
@@ -66,6 +72,7 @@ class Sessions:
         if row is None:
             raise Busy(max(1, round(self.config.server.session_ttl_s / 10)))
         self._live[env_id] = run
+        note(env_id=env_id)
         if run.over:
             self._finish(row, run)
             raise InfrastructureFailure("the world could not be made; it is stored without a reward", env_id=env_id)
@@ -79,11 +86,17 @@ class Sessions:
         }
 
     def step(self, body: StepBody) -> dict[str, Any]:
-        """Play one decision. Raises SessionProblem, ConfigError (nothing executed), InfrastructureFailure."""
+        """Play one decision, or answer one again that was asked for with the same request id.
+
+        Raises SessionProblem, ConfigError (nothing executed), InfrastructureFailure.
+        """
         with self._held(body.env_id) as row:
+            note(env_id=row.env_id)
             run = self._run(row)
-            if row.ending is not None or run is None:
-                raise SessionProblem(409, "over", "the episode of this session has ended")
+            if (before := self._turn_of(body)) is not None:
+                return self._told_again(row.env_id, before)
+            if run is None:
+                raise self._over(row.env_id)
             message = message_of(run.spec, action=body.action, tool_calls=body.tool_calls, message=body.message)
             if body.form != "message":
                 refuse_unreadable(run.spec, message, body.form)
@@ -92,7 +105,7 @@ class Sessions:
             answer = Answer(turn, COMPLETION.dump_python(completion, mode="json"), time.time())
             run.apply(completion)
             if run.turn > turn:
-                self.table.add_answer(row.env_id, answer)
+                self.table.add_answer(row.env_id, answer, body.request)
             shown = self._shown(run)
             if run.over:
                 shown["ending"] = self._finish(row, run)
@@ -105,6 +118,7 @@ class Sessions:
     def terminate(self, env_id: str) -> dict[str, Any]:
         """End a session; one that has ended already says how again. Raises SessionProblem, StoreError."""
         with self._held(env_id) as row:
+            note(env_id=row.env_id)
             told_before = row.ending or self._abort(row, "terminated by its client")
             return {"ok": True, "env_id": env_id, "ending": told_before}
 
@@ -154,8 +168,34 @@ class Sessions:
         if row is None:
             raise _unknown()
         if row.ending is not None:
-            raise SessionProblem(409, "over", "the episode of this session has ended")
+            raise self._over(env_id)
         return row, self._new_run(env_id, RolloutRequest.model_validate(row.request)), self.table.answers(env_id)
+
+    def _over(self, env_id: str) -> SessionProblem:
+        row = self.table.session(env_id)
+        return SessionProblem(409, "over", "the episode of this session has ended", ending=row.ending if row else None)
+
+    def _turn_of(self, body: StepBody) -> int | None:
+        """The turn that was made of the same request before. Raises SessionProblem when it held another decision."""
+        if body.request is None:
+            return None
+        request_id, said = body.request
+        before = self.table.step_request(body.env_id, request_id)
+        if before is not None and before[1] != said:
+            raise SessionProblem(409, "conflict", "the request id came with another decision before", "request_id")
+        return None if before is None else before[0]
+
+    def _told_again(self, env_id: str, turn: int) -> dict[str, Any]:
+        """What was answered when the decision at `turn` was played, made anew by playing it again beside the session."""
+        row = self.table.session(env_id)
+        assert row is not None
+        run = self._new_run(env_id, RolloutRequest.model_validate(row.request))
+        if run.spec.prompt_hash != row.prompt_hash:
+            raise self._over(env_id)
+        for answer in self.table.answers(env_id):
+            if answer.turn <= turn:
+                applied(run, answer)
+        return {"env_id": env_id, **self._shown(run)} | ({"ending": row.ending} if run.over else {})
 
     @contextmanager
     def _held(self, env_id: str) -> Iterator[SessionRow]:

@@ -33,6 +33,10 @@ CREATE TABLE IF NOT EXISTS answers (
     env_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE, turn INTEGER NOT NULL, completion TEXT NOT NULL,
     said_at REAL NOT NULL, PRIMARY KEY (env_id, turn)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS step_requests (
+    env_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE, request_id TEXT NOT NULL, turn INTEGER NOT NULL,
+    said TEXT NOT NULL, PRIMARY KEY (env_id, request_id)
+) STRICT;
 CREATE TABLE IF NOT EXISTS policies (
     policy_id TEXT PRIMARY KEY, policy TEXT NOT NULL, bound_env_id TEXT, used REAL NOT NULL
 ) STRICT;
@@ -145,11 +149,23 @@ class SessionTable:
             rows = execute("SELECT * FROM answers WHERE env_id = ? AND turn > ? ORDER BY turn", (env_id, after))
             return [Answer(row["turn"], json.loads(row["completion"]), row["said_at"]) for row in rows.fetchall()]
 
-    def add_answer(self, env_id: str, answer: Answer) -> None:
-        """Keep what was said at one turn. Raises StoreError when that turn has an answer."""
+    def add_answer(self, env_id: str, answer: Answer, request: tuple[str, str] | None = None) -> None:
+        """Keep what was said at one turn, and its request's id and content, if it has one.
+
+        Raises StoreError when that turn, or that id, has an answer.
+        """
         with self._transaction() as execute:
             said = json.dumps(answer.completion)
             execute("INSERT INTO answers VALUES (?, ?, ?, ?)", (env_id, answer.turn, said, answer.said_at))
+            if request is not None:
+                execute("INSERT INTO step_requests VALUES (?, ?, ?, ?)", (env_id, request[0], answer.turn, request[1]))
+
+    def step_request(self, env_id: str, request_id: str) -> tuple[int, str] | None:
+        """The turn that a request with this id made, and its content; None when there was none."""
+        with self._transaction() as execute:
+            sql = "SELECT turn, said FROM step_requests WHERE env_id = ? AND request_id = ?"
+            row = execute(sql, (env_id, request_id)).fetchone()
+        return None if row is None else (row["turn"], row["said"])
 
     def end(self, env_id: str, ending: Mapping[str, Any]) -> None:
         """The session's episode is stored; what its client is told of it is kept for a while."""

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import httpx
 import pytest
 
+from task_app.config import load_config
 from task_app.core.wire import episode_bytes
+from task_app.server.stepwise.policies import SessionPolicies
+from task_app.server.stepwise.sessions import Sessions
+from task_app.server.stepwise.table import SessionTable
+from task_app.store import TraceStore
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +124,40 @@ async def test_one_policy_plays_two_sessions_each_as_if_alone(hosted, client):
                 await play(http, policy_id, env_id, 1)
         one, other = app.episodes()
     assert episode_bytes(one) == episode_bytes(other)
+
+
+class Meanwhile(str):
+    """A session's id: whenever it is compared, another thread, as it were, adds the copy of one more session."""
+
+    shadows: dict[tuple[str, str], Any]
+
+    def _add(self) -> None:
+        self.shadows["policy", f"another-{len(self.shadows)}"] = None
+
+    def __eq__(self, other: object) -> bool:
+        self._add()
+        return str(self) == other
+
+    def __hash__(self) -> int:
+        if hasattr(self, "shadows"):
+            self._add()
+        return hash(str(self))
+
+
+@pytest.mark.parametrize("let_go", ["_forget", "_prune"])
+async def test_copies_may_be_added_while_others_are_let_go(tmp_path, let_go):
+    config = load_config(None, {"server.max_sessions": 1})
+    with SessionTable(tmp_path / "s.db") as table, TraceStore.open(tmp_path / "t.db") as store, httpx.Client() as http:
+        policies = SessionPolicies(Sessions(config, table, store, None), http, {})
+        shadows: dict[tuple[str, str], Any] = policies._shadows
+        over = Meanwhile("over")
+        shadows["policy", over] = shadows["policy", "last"] = None
+        over.shadows = shadows
+        if let_go == "_forget":
+            policies._forget("over")
+        else:
+            policies._prune()
+        assert "over" not in {str(env_id) for _, env_id in list(shadows)}
 
 
 async def test_policies_are_bounded_and_forgotten(hosted, client):

@@ -126,7 +126,63 @@ async def test_a_step_after_the_end_is_a_conflict_and_adds_nothing(hosted, clien
         await http.stepped(begun["env_id"], action=["noop"])
         refused = await http.post("/env/crafter/step", env_id=begun["env_id"], action=["noop"])
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "over")
+        assert refused.json()["error"]["ending"] == await http.ended(begun["env_id"])
         assert [len(episode.decisions) for episode in app.episodes()] == [1]
+
+
+async def test_a_step_sent_again_with_its_request_id_is_played_once_and_answered_alike(hosted, client):
+    """Its answer was lost on the way: the client cannot know whether it was played."""
+    async with hosted() as app:
+        http = client(app)
+        begun = await http.begun(**LIMIT)
+        bodies = [{"action": ["do", "move_left"], "request_id": f"r{turn}"} for turn in range(3)]
+        first = []
+        for body in bodies:
+            first.append(await http.stepped(begun["env_id"], **body))
+            assert await http.stepped(begun["env_id"], **body) == first[-1]
+        assert [await http.stepped(begun["env_id"], **body) for body in bodies] == first
+        assert [answer["step_idx"] for answer in first] == [1, 2, 3]
+        assert first[-1]["ending"]["cause"] == "max_decisions"
+        assert [len(episode.decisions) for episode in app.episodes()] == [3]
+        refused = await http.post("/env/crafter/step", env_id=begun["env_id"], action="noop", request_id="r1")
+        assert (refused.status_code, refused.json()["error"]["field"]) == (409, "request_id")
+    assert verify_database(app.db).passed
+
+
+async def test_request_ids_are_each_sessions_own_and_none_is_no_id(hosted, client):
+    async with hosted() as app:
+        http = client(app)
+        one, other = (await http.begun())["env_id"], (await http.begun())["env_id"]
+        for env_id in (one, other):
+            assert (await http.stepped(env_id, action="noop", request_id="r"))["step_idx"] == 1
+            assert (await http.stepped(env_id, action="noop"))["step_idx"] == 2
+            assert (await http.stepped(env_id, action="noop"))["step_idx"] == 3
+
+
+async def test_a_refused_action_uses_up_no_request_id(hosted, client):
+    async with hosted() as app:
+        http = client(app)
+        env_id = (await http.begun())["env_id"]
+        assert (await http.post("/env/crafter/step", env_id=env_id, action="fly", request_id="r")).status_code == 422
+        assert (await http.stepped(env_id, action="noop", request_id="r"))["step_idx"] == 1
+
+
+async def test_the_lines_of_requests_name_the_session(hosted, client, caplog):
+    caplog.set_level("INFO", "task_app.http.logs")
+    async with hosted() as app:
+        http = client(app)
+        env_id = (await http.begun())["env_id"]
+        policy_id = (await http.post("/policy/create", policy_name="random")).json()["policy_id"]
+        await http.decided(policy_id, env_id)
+        await http.stepped(env_id, action="noop")
+        await http.ended(env_id)
+        await http.post("/env/crafter/step", env_id=env_id, action="noop")
+        await http.post("/env/crafter/step", env_id="a\nforged line", action="noop")
+    lines = [record.facts for record in caplog.records if record.name == "task_app.http.logs"]
+    assert [(line["route"].rpartition("/")[2], line["status"], line.get("env_id")) for line in lines] == [
+        ("initialize", 200, env_id), ("create", 200, None), ("step", 200, env_id), ("step", 200, env_id),
+        ("terminate", 200, env_id), ("step", 409, env_id), ("step", 404, None),
+    ]  # fmt: skip
 
 
 async def test_what_a_model_said_is_recorded_whatever_it_is(hosted, client):
