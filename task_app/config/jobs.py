@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from task_app.config.section import Section
 
@@ -26,6 +27,10 @@ class JobsSection(Section):
     """Jobs that may wait; more are refused with 429 and Retry-After."""
     api_key_env: str = "TASK_APP_JOBS_KEY"
     """The variable that holds the key clients must send, and which `train --backend` sends."""
+    task_app_origins: list[str] = Field(default_factory=list)
+    """Origins of task apps that jobs may name and that get the app's key; without any, addresses of this machine."""
+    key_variables: list[str] = Field(default_factory=list)
+    """Variables that a job may name as `policy.api_key_env` or `sampler.api_key_env`; it says where the key goes."""
     max_body_bytes: int = Field(default=1_000_000, ge=1_000, le=100_000_000)
     """The largest request body that is no uploaded file; larger ones are refused with 413."""
     max_file_bytes: int = Field(default=1_000_000_000, ge=1_000, le=1_000_000_000_000)
@@ -36,3 +41,23 @@ class JobsSection(Section):
     """Seconds a cancelled training has to end by itself before it is killed."""
     max_deaths: int = Field(default=3, ge=1, le=1_000)
     """Times in a row, without a new line of metrics, that a training may be killed before its job has failed."""
+
+    @field_validator("task_app_origins")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        """Raises ValueError for what is more or less than scheme, host and port."""
+        if not all(map(_is_origin, origins)):
+            raise ValueError(
+                'origins such as "https://app.example" or "http://10.0.0.5:8010" are needed, without a path'
+            )
+        return origins
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # ValueError for what is no port
+    except ValueError:
+        return False
+    plain = text == f"{parts.scheme}://{parts.netloc}" and "@" not in parts.netloc
+    return plain and parts.scheme in ("http", "https") and bool(parts.hostname)

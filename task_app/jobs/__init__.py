@@ -6,6 +6,7 @@ Serving:
     requests.py  what a body may hold
     service.py   what the routes do: accept, start, cancel, describe
     accept.py    every reason not to take a job, and the command that trains it
+    keys.py      which keys a job may use, and where the task app's may go
     upload.py    files, checked line by line while they arrive
     store.py     jobs, files and events in SQLite; rows.py is what is read from there
     runner.py    the queue; processes started, found again, ended

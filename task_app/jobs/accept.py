@@ -15,7 +15,8 @@ from typing import Any
 
 from task_app.config import load_config
 from task_app.config.load import paths_in
-from task_app.core.errors import ConfigError, PolicyError
+from task_app.core.errors import ConfigError, PolicyError, StoreError
+from task_app.jobs.keys import KeyRules
 from task_app.jobs.requests import JobData, RlJobRequest, SftJobRequest
 from task_app.jobs.rows import Job, JobKind, TrainingFile
 from task_app.jobs.toml import to_toml
@@ -43,8 +44,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the service has: jobs and files by id, and where."""
+    """What the service has: jobs and files by id, and where; and the keys it allows."""
 
+    keys: KeyRules
     jobs: Path
     job: Callable[[str], Job | None]
     file: Callable[[str], TrainingFile | None]
@@ -57,7 +59,7 @@ def accept_rl(request: RlJobRequest, folder: Path, known: Known) -> Accepted:
     if request.data.endpoint_base_url:
         settings["rollout.task_url"] = request.data.endpoint_base_url
     ignored = ["compute"] if request.compute else []
-    return _accepted("rl", request.data, settings, folder, ignored)
+    return _accepted("rl", request.data, settings, folder, known.keys, ignored)
 
 
 def accept_sft(request: SftJobRequest, folder: Path, known: Known) -> Accepted:
@@ -87,12 +89,16 @@ def accept_sft(request: SftJobRequest, folder: Path, known: Known) -> Accepted:
     ignored = [f"hyperparameters.{name}" for name in sorted(extra)] + (["compute"] if request.compute else [])
     if data.endpoint_base_url:
         ignored.append("data.endpoint_base_url")
-    return _accepted("sft", data, settings, folder, ignored, hashes)
+    return _accepted("sft", data, settings, folder, known.keys, ignored, hashes)
 
 
-def check_task_app(url: str, key: str) -> None:
-    """Ask a task app for its health and its task, with its key. Raises ConfigError where one does not answer."""
+def check_task_app(url: str, key: str, keys: KeyRules) -> None:
+    """Ask a task app for its health and its task, with its key.
+
+    Raises ConfigError where one does not answer, and, before anything is sent, where the key may not go.
+    """
     field = "data.endpoint_base_url"
+    keys.check_origin(url, field)
     try:
         with HostedTaskApp(url, api_key=key, timeout_s=_ANSWER_S, tries=3) as app:
             app.health()
@@ -109,22 +115,29 @@ def _accepted(
     data: JobData,
     settings: Mapping[str, Any],
     folder: Path,
+    keys: KeyRules,
     ignored: list[str],
     hashes: Collection[str] = (),
 ) -> Accepted:
+    """Raises ConfigError naming the field, and StoreError where the folder cannot be written."""
     _check_paths(data.config)
-    folder.mkdir(parents=True)
+    settings = {**settings, **keys.settings()}
+    config_path = folder / CONFIG
     try:
-        config_path = folder / CONFIG
+        folder.mkdir(parents=True)
         config_path.write_text(to_toml(data.config), encoding="utf-8")
         config = load_config(config_path, settings)
         spec = check(config)
+        keys.check_config(config)
         if kind == "rl":
             check_config(config)
     except ConfigError as error:
         shutil.rmtree(folder)
         field = f"data.config.{error.field}".rstrip(".")
         raise ConfigError(str(error), field=field, public=error.public) from error
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise StoreError(f"the job's folder {folder} cannot be written: {error}") from error
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -134,7 +147,7 @@ def _accepted(
         raise _refused("training_file_id", sentence)
     overrides = [f"--{name}={value}" for name, value in settings.items()]
     command = [sys.executable, "-m", "task_app", "train", "--type", kind, "--config", str(config_path), "--json"]
-    return Accepted([*command, *overrides], ignored)
+    return Accepted([*command, *overrides], ignored + keys.ignored(data.config))
 
 
 def _places(folder: Path, section: str) -> dict[str, Any]:
@@ -151,6 +164,8 @@ def _weights(data: JobData, known: Known) -> dict[str, Any]:
     if data.base_model is not None and data.base_model not in _EMBEDDED:
         if data.base_model.startswith("."):
             raise _refused("data.base_model", _RELATIVE)
+        if "\0" in data.base_model:
+            raise _refused("data.base_model", "a name or a path without a NUL character is needed")
         settings["model.path"] = data.base_model
     return settings
 

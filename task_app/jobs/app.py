@@ -42,7 +42,7 @@ _SAID = {
     413: "the body is too large",
     422: "a field is unknown or holds a value that is not allowed; the body names it",
     429: "as many jobs wait as may; see Retry-After",
-    503: "the jobs' database cannot be used",
+    503: "the jobs' folder or database cannot be used",
 }
 
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=255)]
@@ -105,7 +105,9 @@ def _answer_own_errors(app: FastAPI) -> None:
 
     @app.exception_handler(StoreError)
     async def not_stored(request: Request, error: StoreError) -> JSONResponse:
-        return error_response(503, "store_unavailable", "the jobs' database cannot be used; nothing was changed")
+        return error_response(
+            503, "store_unavailable", "the jobs' folder or database cannot be used; nothing was changed"
+        )
 
 
 def _responses(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -123,11 +125,14 @@ def _add_health(app: FastAPI, service: JobService) -> None:
         """What this is; open to all."""
         return {"service": SERVICE, "kind": "jobs", "version": __version__, "health": "/health"}
 
-    @app.get("/health", responses={503: {"description": _SAID[503]}})
-    def health() -> dict[str, Any]:
-        """Whether jobs are taken, and how many wait and run; open to all."""
+    @app.get("/health", responses={503: {"description": f"{_SAID[503]}, or no job is run"}})
+    def health() -> Any:
+        """Whether jobs are taken and run, and how many wait and run; open to all."""
+        counts = service.counts()
+        if not service.runs:
+            return error_response(503, "not_running", "jobs wait: the queue cannot be worked on; see the log")
         told = {"healthy": True, "status": "healthy", "service": SERVICE, "kind": "jobs", "version": __version__}
-        return {**told, "pid": os.getpid(), "jobs": service.counts()}
+        return {**told, "pid": os.getpid(), "jobs": counts}
 
 
 def _add_rl(app: FastAPI, service: JobService) -> None:

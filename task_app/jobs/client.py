@@ -24,7 +24,9 @@ __all__ = ["JobsClient", "Kind", "Unavailable", "api_root", "is_local", "pauses"
 Kind = Literal["rl", "sft"]
 _PATHS: Mapping[Kind, str] = {"rl": "/rl/jobs", "sft": "/learning/jobs"}
 _UPLOAD_S = 3_600.0
+"""How long an upload that is under way may take; nobody is asked again for that long."""
 _LONGEST_RETRY_S = 300.0
+_SHORTEST_S = 0.1
 
 
 class Unavailable(PolicyError):
@@ -58,7 +60,7 @@ class JobsClient:
         try:
             with path.open("rb") as file:
                 form = {"files": {"file": (path.name, file)}, "data": {"purpose": "fine-tune"}}
-                return self._call("POST", "/learning/files", timeout_s=_UPLOAD_S, rewind=lambda: file.seek(0), **form)
+                return self._call("POST", "/learning/files", request_s=_UPLOAD_S, rewind=lambda: file.seek(0), **form)
         except OSError as error:
             raise ConfigError(f"the data {path} cannot be read: {error}", field="dataset") from error
 
@@ -74,9 +76,12 @@ class JobsClient:
         """Put a supervised job into the queue."""
         return self._call("POST", f"{_PATHS['sft']}/{job_id}/start", json={})
 
-    def job(self, kind: Kind, job_id: str, *, once: bool = False) -> dict[str, Any]:
-        """A job; `once` makes one try and no more."""
-        return self._call("GET", f"{_PATHS[kind]}/{job_id}", timeout_s=self._timeout_s if not once else 0.0)
+    def job(self, kind: Kind, job_id: str, *, once_s: float | None = None) -> dict[str, Any]:
+        """A job; with `once_s` one try is made, which waits at most so many seconds for its answer."""
+        path = f"{_PATHS[kind]}/{job_id}"
+        if once_s is None:
+            return self._call("GET", path)
+        return self._call("GET", path, timeout_s=0.0, request_s=max(_SHORTEST_S, min(once_s, self._timeout_s)))
 
     def cancel(self, kind: Kind, job_id: str) -> dict[str, Any]:
         """End a job."""
@@ -88,15 +93,19 @@ class JobsClient:
         path: str,
         *,
         timeout_s: float | None = None,
+        request_s: float | None = None,
         rewind: Callable[[], object] = lambda: None,
         **arguments: Any,
     ) -> dict[str, Any]:
-        """One call, repeated until its deadline while it is worth it; `rewind` makes the body readable again."""
+        """One call, repeated until its deadline while it is worth it; `rewind` makes the body readable again.
+
+        `timeout_s` bounds the repetitions, `request_s` each wait for the service in one of them.
+        """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for pause_s in pauses(0.2, 5.0):
             rewind()
             try:
-                return self._call_once(method, path, **arguments)
+                return self._call_once(method, path, request_s or self._timeout_s, **arguments)
             except Unavailable as error:
                 wait_s = max(pause_s, error.wait_s or 0.0)
                 if time.monotonic() + wait_s > deadline:
@@ -104,10 +113,11 @@ class JobsClient:
                 time.sleep(wait_s)
         raise AssertionError("pauses never end")
 
-    def _call_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        until = time.monotonic() + self._timeout_s
+    def _call_once(self, method: str, path: str, request_s: float, **arguments: Any) -> dict[str, Any]:
+        until = time.monotonic() + request_s
+        timeout = httpx.Timeout(request_s, connect=min(request_s, self._timeout_s))
         try:
-            response = self._http.request(method, self.root + path, timeout=self._timeout_s, **arguments)
+            response = self._http.request(method, self.root + path, timeout=timeout, **arguments)
             response = followed(self._http, response, until)
         except RedirectRefused as error:
             raise PolicyError(self._say(str(error)), retryable=False) from error

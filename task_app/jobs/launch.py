@@ -197,7 +197,7 @@ def follow(
     for pause_s in pauses(0.5, interval_s):
         wait_s = pause_s
         try:
-            job = client.job(kind, job_id, once=True)
+            job = client.job(kind, job_id, once_s=deadline - time.monotonic())
             progress(job)
             if job.get("status") in ("succeeded", "failed", "cancelled"):
                 return Outcome(job["status"], job)

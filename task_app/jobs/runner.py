@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from task_app.config.jobs import JobsSection
@@ -40,6 +40,7 @@ class Runner:
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._followers: dict[str, Follower] = {}
         self._interrupted: set[str] = set()
+        self._trouble = ""
         self._stopping, self._thread = threading.Event(), threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -54,20 +55,49 @@ class Runner:
         for keeper in self._keepers.values():
             keeper.returncode = keeper.poll() or 0  # it stays, on purpose: no warning that it does
 
+    @property
+    def runs(self) -> bool:
+        """Whether the queue is worked on: the thread lives and its last look at the jobs met no fault."""
+        return self._thread.is_alive() and not self._trouble
+
     def _run(self) -> None:
+        """Whatever a look meets, the next one comes: what is true stands on disk, and a fault may pass."""
         while not self._stopping.wait(_TICK_S):
             try:
                 self.tick()
-            except (StoreError, OSError) as error:  # such as a full disk: what is true stays, the next tick sees it
-                _log.warning("jobs wait: %s", error)
+                self._trouble = ""
+            except (StoreError, OSError) as error:  # such as a full disk
+                self._note(error, unforeseen=False)
+            except Exception as error:
+                self._note(error, unforeseen=True)
+
+    def _note(self, error: Exception, *, unforeseen: bool) -> None:
+        """In the log once, though every tick may meet it."""
+        said = f"{type(error).__name__}: {error}"
+        if said != self._trouble:
+            _log.warning("jobs wait: %s", said, exc_info=error if unforeseen else None)
+        self._trouble = said
 
     def tick(self) -> None:
-        """Look once at every running job, then start what may start. Raises StoreError."""
-        for job in self._store.jobs(status="running"):
-            self._watch(job)
-        free = self._settings.concurrency - len(self._store.jobs(status="running"))
-        for job in self._store.jobs(status="queued")[: max(0, free)]:
-            self._start(job)
+        """Look once at every running job, then start what may start.
+
+        Raises StoreError, and whatever else one of the jobs met, once all have had their turn.
+        """
+        faults = self._each(self._watch, self._store.jobs(status="running"))
+        free = self._settings.concurrency - self._store.count("running")
+        faults += self._each(self._start, self._store.first_queued(free))
+        if faults:
+            raise faults[0]
+
+    def _each(self, act: Callable[[Job], None], jobs: Iterable[Job]) -> list[Exception]:
+        """Do it to each job, whatever happens with another; what was met."""
+        faults: list[Exception] = []
+        for job in jobs:
+            try:
+                act(job)
+            except Exception as error:
+                faults.append(error)
+        return faults
 
     def _start(self, job: Job) -> None:
         """The status first: a service killed between the two finds a job that runs nowhere, and queues it again."""
@@ -86,7 +116,16 @@ class Runner:
         folder = self._folder / job.id
         alive = self._is_alive(job.id, folder)
         follower = self._followers.setdefault(job.id, Follower(self._store, job.id, folder))
-        follower.read()
+        try:
+            follower.read()
+        except (StoreError, OSError):
+            raise  # the next tick reads the same again, before the job can be over
+        except Exception:
+            self._go_on(job, folder, alive)  # lines that cannot be told must not keep a job from its end
+            raise
+        self._go_on(job, folder, alive)
+
+    def _go_on(self, job: Job, folder: Path, alive: bool) -> None:
         if alive and job.cancelled_at is not None:
             self._end(job.id, folder, time.time() - job.cancelled_at)
         elif not alive:

@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from task_app.config import Config
 from task_app.jobs.accept import RUN, Known, accept_rl, accept_sft, check_task_app
+from task_app.jobs.keys import KeyRules
 from task_app.jobs.process import RESULT
 from task_app.jobs.requests import RlJobRequest, SftJobRequest
 from task_app.jobs.rows import Job, JobKind, TrainingFile
 from task_app.jobs.runner import Runner
 from task_app.jobs.store import JobStore
-from task_app.jobs.upload import Upload, path_of
+from task_app.jobs.upload import Upload, forget_partial, path_of
 
 __all__ = ["Conflict", "JobService", "NotFound", "QueueFull"]
 
@@ -47,11 +48,15 @@ class JobService:
         self._files = self._folder / "files"
         self._files.mkdir(parents=True, exist_ok=True)
         self.store = JobStore(self._folder / "jobs.db")
-        self._known = Known(self._folder, self.store.job, self.store.file, lambda sha: path_of(self._files, sha))
+        self._keys = KeyRules(config)
+        self._known = Known(
+            self._keys, self._folder, self.store.job, self.store.file, lambda sha: path_of(self._files, sha)
+        )
         self._runner = Runner(self.store, self._folder, config.jobs, environ)
 
     def start(self) -> None:
-        """Begin to run jobs, those of an earlier service first."""
+        """Begin to run jobs, those of an earlier service first; what it left of uploads under way is removed."""
+        forget_partial(self._files)
         self._runner.start()
 
     def stop(self) -> None:
@@ -62,7 +67,7 @@ class JobService:
     # -- jobs ------------------------------------------------------------------------------------
 
     def create_rl(self, request: RlJobRequest, key: str) -> tuple[dict[str, Any], bool]:
-        """The job described, and whether it is new. Raises ConfigError, Conflict, QueueFull."""
+        """The job described, and whether it is new. Raises ConfigError, Conflict, QueueFull, StoreError."""
         return self._create("rl", request, key)
 
     def create_sft(self, request: SftJobRequest, key: str) -> tuple[dict[str, Any], bool]:
@@ -121,7 +126,12 @@ class JobService:
 
     def counts(self) -> dict[str, int]:
         """Jobs that wait and that run."""
-        return {status: len(self.store.jobs(status=status)) for status in ("queued", "running")}
+        return {status: self.store.count(status) for status in ("queued", "running")}
+
+    @property
+    def runs(self) -> bool:
+        """Whether jobs are being run: the last look at the queue went well, and there will be further ones."""
+        return self._runner.runs
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -155,7 +165,7 @@ class JobService:
         status: Literal["queued", "created"] = "queued"
         if isinstance(request, RlJobRequest):
             if request.data.endpoint_base_url:
-                check_task_app(request.data.endpoint_base_url, self._app_key)
+                check_task_app(request.data.endpoint_base_url, self._app_key, self._keys)
             accepted = accept_rl(request, folder, self._known)
         else:
             accepted, status = accept_sft(request, folder, self._known), "created"
@@ -163,9 +173,12 @@ class JobService:
             job_id, kind, status, "", time.time(), None, None, 0, 0, None, sent, accepted.command, accepted.ignored,
             body_hash,
         )  # fmt: skip
-        kept = self.store.add_job(job, scoped, max_queued=self._settings.max_queued)
-        if kept is None or kept.id != job.id:
-            shutil.rmtree(folder)
+        kept: Job | None = None
+        try:
+            kept = self.store.add_job(job, scoped, max_queued=self._settings.max_queued)
+        finally:
+            if kept is None or kept.id != job.id:
+                shutil.rmtree(folder, ignore_errors=True)  # what stays of it is no job: it has no row
         if kept is None:
             raise QueueFull
         return (self.describe(job), True) if kept.id == job.id else (self._same(kept, body_hash), False)

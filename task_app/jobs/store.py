@@ -96,6 +96,14 @@ class JobStore:
             return list(self._jobs(f"{where} ORDER BY place", (kind, status)))
         return list(self._jobs(f"{where} ORDER BY created_at DESC, place DESC LIMIT ?", (kind, status, limit)))
 
+    def first_queued(self, most: int) -> list[Job]:
+        """The next jobs of the queue, in their order."""
+        return list(self._jobs("status = 'queued' ORDER BY place LIMIT ?", (most,))) if most > 0 else []
+
+    def count(self, status: JobStatus) -> int:
+        """How many jobs there are of a status; none of them is read."""
+        return int(self._rows("SELECT count(*) FROM jobs WHERE status = ?", (status,))[0][0])
+
     def ahead_of(self, job: Job) -> int:
         """How many queued jobs come before a queued one."""
         sentence = "SELECT count(*) FROM jobs WHERE status = 'queued' AND place < (SELECT place FROM jobs WHERE id = ?)"

@@ -16,14 +16,15 @@ from pathlib import Path
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from task_app.core.errors import ConfigError
+from task_app.core.errors import ConfigError, StoreError
 from task_app.jobs.rows import TrainingFile
 from task_app.train.sft_lines import Malformed, checked_line, made_by
 
-__all__ = ["Upload", "path_of"]
+__all__ = ["Upload", "forget_partial", "path_of"]
 
 _PURPOSES = ("fine-tune", "training", "validation")
 _LONGEST_FIELD = 200
+_PARTIAL = ".partial-"
 
 
 def path_of(folder: Path, sha256: str) -> Path:
@@ -31,26 +32,36 @@ def path_of(folder: Path, sha256: str) -> Path:
     return folder / f"{sha256}.jsonl"
 
 
+def forget_partial(folder: Path) -> None:
+    """Remove what uploads left that ended with their service. Only for a service that has the folder to itself."""
+    for path in folder.glob(f"{_PARTIAL}*"):
+        path.unlink(missing_ok=True)
+
+
 class Upload:
     """One upload: `feed` what arrives, then `finish`, and `close` in any case.
 
     The first fault is noted and the rest of the body passed over, so that a client that sends before it listens gets
-    to hear of it. Raises ConfigError for a body that is no such form.
+    to hear of it. Raises ConfigError for a body that is no such form, StoreError where the folder cannot be written.
     """
 
     def __init__(self, folder: Path, content_type: str, max_line_bytes: int) -> None:
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or b"boundary" not in options:
             raise _refused("", "the body must be multipart/form-data")
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._lines = folder, _Lines(max_line_bytes)
-        descriptor, name = tempfile.mkstemp(prefix=".partial-", dir=folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, dir=folder)
+        except OSError as error:
+            raise _not_written(error) from error
         self._file, self._partial = os.fdopen(descriptor, "wb"), Path(name)
         self._sha256, self._bytes = hashlib.sha256(), 0
         self._part, self._header, self._headers = "", [b"", b""], dict[bytes, bytes]()
         self._fields = {"purpose": b"fine-tune"}
         self._filename: str | None = None
-        self._ended, self._fault = False, None
+        self._ended = False
+        self._fault: ConfigError | StoreError | None = None
         self._parser = MultipartParser(options[b"boundary"], callbacks=self._callbacks())  # type: ignore[arg-type]
 
     def feed(self, chunk: bytes) -> None:
@@ -63,9 +74,11 @@ class Upload:
             self._fault = _refused("", "the body is no multipart form")
         except ConfigError as error:
             self._fault = error
+        except OSError as error:
+            self._fault = _not_written(error)
 
     def finish(self) -> TrainingFile:
-        """The file, kept. Raises ConfigError naming line and field of the first fault."""
+        """The file, kept. Raises ConfigError naming line and field of the first fault, StoreError on a full disk."""
         if self._fault is None:
             try:
                 self._lines.finish()
@@ -74,10 +87,13 @@ class Upload:
                 self._fault = error
         if self._fault is not None:
             raise self._fault
-        self._file.flush()
-        os.fsync(self._file.fileno())
         sha256 = self._sha256.hexdigest()
-        os.replace(self._partial, path_of(self._folder, sha256))
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._partial, path_of(self._folder, sha256))
+        except OSError as error:
+            raise _not_written(error) from error
         return TrainingFile(
             id=f"file-{sha256}",
             sha256=sha256,
@@ -91,7 +107,8 @@ class Upload:
 
     def close(self) -> None:
         """Forget what was not kept."""
-        self._file.close()
+        with suppress(OSError):  # closing tries once more to write what a full disk had no room for
+            self._file.close()
         with suppress(FileNotFoundError):
             self._partial.unlink()
 
@@ -197,3 +214,7 @@ class _Lines:
 
 def _refused(field: str, sentence: str) -> ConfigError:
     return ConfigError(f"{field or 'the body'}: {sentence}", field=field, public=sentence)
+
+
+def _not_written(error: OSError) -> StoreError:
+    return StoreError(f"the upload cannot be kept: {error}")

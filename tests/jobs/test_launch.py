@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from task_app.cli import main
 from task_app.core.errors import ConfigError
-from task_app.jobs.client import JobsClient, api_root, pauses
+from task_app.jobs.client import JobsClient, Unavailable, api_root, pauses
 from task_app.jobs.launch import Outcome, follow, headline, needed_secrets, prepare, preview, redacted
 from task_app.jobs.toml import to_toml
 from tests.jobs.conftest import KEY, Service, lines, tiny
@@ -135,6 +136,7 @@ class Scripted:
     def __init__(self, *answers: tuple[int, dict[str, Any], dict[str, str]]) -> None:
         self.answers, self.asked, self.posted = list(answers), 0, list[tuple[str, dict[str, Any]]]()
         self.url = ""
+        self.wait_s = 0.0
 
 
 @contextmanager
@@ -149,16 +151,20 @@ def scripted(*answers: tuple[int, dict[str, Any], dict[str, str]]) -> Iterator[S
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(OSError):  # a client that no longer waits
+                self.wfile.write(content)
 
         def do_GET(self) -> None:
+            time.sleep(script.wait_s)
             place = min(script.asked, len(script.answers) - 1)
             script.asked += 1
             self.answer(*script.answers[place])
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            script.posted.append((str(self.headers["Idempotency-Key"]), body))
+            time.sleep(script.wait_s)
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Type"] == "application/json":
+                script.posted.append((str(self.headers["Idempotency-Key"]), json.loads(sent)))
             self.answer(201, {"id": "rl-1", "status": "queued"}, {})
 
         def log_message(self, format: str, *args: Any) -> None: ...
@@ -213,12 +219,32 @@ def test_without_polling_it_leaves_once_the_job_is_taken(command, tmp_path):
 
 
 def test_a_service_that_nobody_serves_exits_1(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("task_app.jobs.client._UPLOAD_S", 0.1)
+    (tmp_path / "d.jsonl").write_bytes(lines(2))
     with scripted() as script:
         url = script.url
     monkeypatch.setattr(JobsClient.__init__, "__kwdefaults__", {"api_key": "", "timeout_s": 0.3})
-    code, _, err = command("--config", toml(tmp_path), "--backend", url)
-    assert (code, "it cannot be reached" in err) == (1, True)
+    for more in ([], ["--type", "sft", "--dataset", tmp_path / "d.jsonl"]):
+        begun = time.monotonic()
+        code, _, err = command("--config", toml(tmp_path), "--backend", url, *more)
+        assert (code, "it cannot be reached" in err) == (1, True)
+        assert time.monotonic() - begun < 10
+
+
+def test_an_upload_under_way_may_take_longer_than_other_calls(tmp_path):
+    (tmp_path / "d.jsonl").write_bytes(lines(2))
+    with scripted() as script, JobsClient(script.url, timeout_s=0.3) as client:
+        script.wait_s = 1.0
+        assert client.upload(tmp_path / "d.jsonl")["id"] == "rl-1"
+        with pytest.raises(Unavailable):
+            client.create("rl", {}, "k")
+
+
+def test_a_service_that_hangs_does_not_keep_a_follower_past_its_time():
+    with scripted(job("running")) as script, JobsClient(script.url, timeout_s=5.0) as client:
+        script.wait_s = 4.0
+        begun = time.monotonic()
+        assert follow("rl", "rl-1", client, timeout_s=0.5, interval_s=0.1).status == "timeout"
+        assert time.monotonic() - begun < 2
 
 
 # -- fault 26: paths are meant from the TOML -----------------------------------------------------------
@@ -314,8 +340,6 @@ def test_retry_after_is_honoured(tmp_path):
     waits: list[float] = []
     busy = (429, {"error": {"message": "busy"}}, {"Retry-After": "1"})
     with scripted(busy, job("succeeded")) as script, JobsClient(script.url) as client:
-        import time
-
         begun = time.monotonic()
         found = follow("rl", "rl-1", client, timeout_s=10, interval_s=0.01, progress=lambda job: waits.append(1))
         assert time.monotonic() - begun >= 1

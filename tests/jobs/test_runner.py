@@ -187,6 +187,63 @@ def test_deaths_with_progress_between_do_not_add_up(queue, tmp_path):
     assert [e.data["update"] for e in one.store.events("a") if e.event == "metrics"] == [0, 1, 2, 3]
 
 
+ODD = """
+from pathlib import Path
+Path('run').mkdir(exist_ok=True)
+Path('run/metrics.jsonl').write_text('{"kind": "\\\\ud800", "update": 1}\\n')
+"""
+"""Writes a line of metrics that no database takes."""
+
+
+def test_a_fault_nobody_foresaw_ends_neither_the_queue_nor_the_job(queue, caplog):
+    one = queue()
+    code = ODD.replace("'run", f"'{one.folder}/a/run")
+    one.add("a", code)
+    one.add("b", "print('{}')")
+    one.runner.start()
+    deadline = time.monotonic() + WAIT_S
+    while not (one.job("a").over and one.job("b").over):
+        assert time.monotonic() < deadline, [(job.id, job.status) for job in one.store.jobs()]
+        time.sleep(0.05)
+    assert [one.job(name).status for name in "ab"] == ["succeeded"] * 2
+    assert one.runner.runs
+    noted = [record for record in caplog.records if "UnicodeEncodeError" in record.getMessage()]
+    assert noted, "it is in the log"
+    assert noted[0].exc_info
+
+
+def test_a_job_that_cannot_be_started_keeps_no_other_from_it(queue):
+    one = queue(concurrency=2)
+    one.add("a", "\0")
+    one.add("b", "print('{}')")
+    with pytest.raises(ValueError, match="null byte"):
+        one.runner.tick()
+    assert one.job("b").status == "running"
+
+
+def test_a_full_service_reads_no_waiting_job(queue, monkeypatch):
+    """Bodies may be large and many wait: only what runs, and what may start, is read."""
+    one = queue()
+    one.add("a", SLEEP)
+    for name in "bcd":
+        one.add(name, SLEEP)
+    read = list[str]()
+    of = Job.of
+
+    def counted(row: Any) -> Job:
+        read.append(row["id"])
+        return of(row)
+
+    monkeypatch.setattr(Job, "of", counted)
+    one.runner.tick()
+    assert read == ["a"]
+    one.runner.tick()
+    assert read == ["a", "a"]
+    assert (one.store.count("queued"), one.store.count("running")) == (3, 1)
+    assert [job.id for job in one.store.first_queued(2)] == ["b", "c"]
+    assert one.store.first_queued(0) == one.store.first_queued(-1) == []
+
+
 def test_a_new_service_watches_what_still_runs(queue, tmp_path):
     one = queue()
     gate = tmp_path / "gate"

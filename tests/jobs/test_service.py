@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -99,8 +102,15 @@ REFUSED = {
     "an unknown app": ({"task": {"app": "secretword"}}, {}, "data.config.task.app"),
     "a relative path": ({"training": {"init_from": "../secretword"}}, {}, "data.config.training.init_from"),
     "a relative model": ({"model": {"path": "./secretword"}}, {}, "data.config.model.path"),
+    "a base model that no command can name": ({}, {"base_model": "secretword\0"}, "data.base_model"),
     "a relative base model": ({}, {"base_model": "./secretword"}, "data.base_model"),
     "a job that is not here": ({}, {"model": "rl-0123456789abcdef"}, "data.model"),
+    "a task app elsewhere": ({}, {"endpoint_base_url": "https://secretword.example"}, "data.endpoint_base_url"),
+    "a task app elsewhere, in the config": (
+        {"rollout": {"task_url": "https://secretword.example"}},
+        {},
+        "data.config.rollout.task_url",
+    ),
     "an unknown field": ({}, {"secretword": 1}, "data.secretword"),
     "an address that is none": ({}, {"endpoint_base_url": "ftp://secretword"}, "data.endpoint_base_url"),
 }
@@ -152,6 +162,31 @@ def test_a_task_app_must_answer_with_its_key(serve_jobs, tmp_path):
             assert "/health and /task_info must answer 200" in refused.text
             assert url not in refused.text
     assert wrong.http.get("/rl/jobs").json() == {"jobs": []}
+
+
+def test_health_says_when_no_job_is_run(serve_jobs):
+    """A row that cannot be read stands in the queue: the service says so, and goes on once it is gone."""
+    service: Service = serve_jobs()
+    health = service.url.removesuffix("/api") + "/health"
+    file_id = service.upload(lines()).json()["id"]
+    job_id = service.http.post("/learning/jobs", json={"training_file_id": file_id}).json()["id"]
+
+    def until(status: int) -> httpx.Response:
+        deadline = time.monotonic() + 20
+        while (answer := httpx.get(health, trust_env=False)).status_code != status:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.05)
+        return answer
+
+    def change(sentence: str) -> None:
+        with closing(sqlite3.connect(service.folder / "jobs.db", timeout=30)) as db, db:
+            db.execute(sentence, (job_id,))
+
+    until(200)
+    change("UPDATE jobs SET request = '{', status = 'queued' WHERE id = ?")
+    assert until(503).json()["error"]["code"] == "not_running"
+    change("UPDATE jobs SET request = '{}', status = 'cancelled' WHERE id = ?")
+    assert until(200).json()["jobs"] == {"queued": 0, "running": 0}
 
 
 # -- idempotency and the queue ----------------------------------------------------------------------
