@@ -186,7 +186,7 @@ class Sessions:
         return None if before is None else before[0]
 
     def _told_again(self, env_id: str, turn: int) -> dict[str, Any]:
-        """What was answered when the decision at `turn` was played, made by playing it again beside the session."""
+        """What was answered when the decision at `turn` was played, made anew by playing the session again."""
         row = self.table.session(env_id)
         assert row is not None
         run = self._new_run(env_id, RolloutRequest.model_validate(row.request))

@@ -64,6 +64,17 @@ def test_requests_of_one_session_reach_any_worker_and_kill_9_loses_nothing(worke
     assert verify_database(second.db).passed
 
 
+def test_a_step_whose_answer_died_with_its_worker_is_answered_by_another_and_played_once(workers):
+    first, second = workers(2)
+    env_id = post(first, "/env/crafter/initialize", seed=2, policy={"config": {"max_llm_calls": 1}})["env_id"]
+    body = {"env_id": env_id, "action": ["do", "move_left"], "request_id": "r1"}
+    told = post(first, "/env/crafter/step", **body)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    assert post(second, "/env/crafter/step", **body) == told
+    assert told["ending"]["decisions"] == 1
+
+
 def test_a_worker_that_stops_ends_its_own_sessions_and_leaves_those_of_others(workers):
     first, second = workers(2)
     mine = post(first, "/env/crafter/initialize", seed=1)["env_id"]
