@@ -9,6 +9,7 @@ tests do. A fork writes FOLDER/<number>.json: test → [phase in which it failed
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -29,8 +30,10 @@ from tests.train.breaks import BREAKS, Break
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = "healthy"
-AT_ONCE = min(4, os.cpu_count() or 1)
+AT_ONCE = min(4, len(os.sched_getaffinity(0)))
 """How many forks run beside each other."""
+LIMIT_S = 240.0
+"""A fork that takes longer says where it stands, in its log, and ends."""
 
 SLOW = (
     "torch", "peft", "transformers.models.qwen3", "transformers.models.llama", "transformers.models.gpt2",
@@ -99,6 +102,7 @@ def run_tests(fault: Break | None, tests: Iterable[str], result: Path) -> None:
     with result.with_suffix(".log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+        faulthandler.dump_traceback_later(LIMIT_S, exit=True)
         arguments = ["-p", "no:cacheprovider", "--basetemp", str(result.with_suffix("")), "--tb=short"]
         pytest.main([*arguments, *(f"tests/{test}" for test in tests)], plugins=[outcomes])
     result.write_text(json.dumps(outcomes.told))

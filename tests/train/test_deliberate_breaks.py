@@ -25,11 +25,11 @@ def outcomes(tmp_path_factory) -> Path:
     command = [sys.executable, broken_runs.__file__, str(folder)]
     done = subprocess.run(
         command,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},  # several run beside each other
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stdout
