@@ -5,7 +5,8 @@
 On one machine: a stub model that answers at once, the task app with a trace database, and this process, the clients.
 A rollout is 10 decisions of 5 actions; 8 rollouts share a seed; every seed is new to the app, so world generation is
 in the figures. What a decision costs the server is told beside its floor, one bare httpx call with the same body to
-the same stub, measured in this process in the same run. Prints the figures and stores them as JSON. Starts and ends
+the same stub, made by this process every few milliseconds while one client plays: as often as decisions are made, with
+caches as cold. Prints the figures and stores them as JSON. Starts and ends
 what it needs.
 
 The stub's fixed answer makes the 8 rollouts of a seed alike, and equal messages are stored once; the last
@@ -42,6 +43,7 @@ DECISIONS = 10
 ROLLOUTS_PER_SEED = 8
 CLIENTS = (1, 8, 64)
 FLOOR_CALLS = 400
+PAUSE_S = 0.003
 HEALTH_CALLS = 200
 
 PEER = {
@@ -185,17 +187,44 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 
-def floor_ms(model_url: str, body: bytes) -> float:
-    """CPU milliseconds of one httpx call with this body, median of four stretches; the least a decision can cost."""
+def floor_ms(model_url: str, body: bytes, pause_s: float = 0.0) -> float:
+    """CPU milliseconds of one httpx call with this body, median of four stretches; the least a decision can cost.
+
+    Without a pause the calls follow at once and everything is in the cache; with one they come as decisions do.
+    """
     found = []
     with httpx.Client() as http:
         for _ in range(4):
-            begun = time.thread_time()
+            spent = 0.0
             for _ in range(FLOOR_CALLS // 4):
-                answer = http.post(f"{model_url}/v1/chat/completions", json=json.loads(body))
-                answer.json()
-            found.append((time.thread_time() - begun) / (FLOOR_CALLS // 4))
+                time.sleep(pause_s)
+                begun = time.thread_time()
+                http.post(f"{model_url}/v1/chat/completions", json=json.loads(body)).json()
+                spent += time.thread_time() - begun
+            found.append(spent / (FLOOR_CALLS // 4))
     return 1000 * statistics.median(found)
+
+
+@contextmanager
+def played_beside(setup: Setup, seeds: Sequence[int], clients: int) -> Iterator[None]:
+    """Rollouts that play all the time, from so many clients."""
+    stop = threading.Event()
+    bodies = [request(f"beside-{seed}", seed, setup.model_url) for seed in seeds]
+
+    def keep_playing(index: int) -> None:
+        with httpx.Client(base_url=setup.address, timeout=120, trust_env=False) as http:
+            while not stop.is_set():
+                timed(http, bodies[index % len(bodies)])
+
+    with ThreadPoolExecutor(clients) as pool:
+        playing = [pool.submit(keep_playing, index) for index in range(clients)]
+        time.sleep(1.0)
+        try:
+            yield
+        finally:
+            stop.set()
+            for one in playing:
+                one.result()
 
 
 def prompt_body(db: Path) -> bytes:
@@ -216,28 +245,15 @@ def prompt_body(db: Path) -> bytes:
     ).encode()
 
 
-def health_p99_ms(setup: Setup, seeds: Sequence[int]) -> float:
-    """How long `/health` takes at most, but for one in a hundred, while 8 rollouts play all the time."""
-    stop = threading.Event()
-    bodies = [request(f"health-{seed}", seed, setup.model_url) for seed in seeds]
-
-    def keep_playing(index: int) -> None:
-        with httpx.Client(base_url=setup.address, timeout=120, trust_env=False) as http:
-            while not stop.is_set():
-                timed(http, bodies[index % len(bodies)])
-
-    with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=setup.address, timeout=60, trust_env=False) as http:
-        playing = [pool.submit(keep_playing, index) for index in range(8)]
-        time.sleep(1.0)
-        took = []
+def health_p99_ms(address: str) -> float:
+    """How long `/health` takes at most, but for one in a hundred."""
+    took = []
+    with httpx.Client(base_url=address, timeout=60, trust_env=False) as http:
         for _ in range(HEALTH_CALLS):
             begun = time.perf_counter()
             http.get("/health").raise_for_status()
             took.append(time.perf_counter() - begun)
             time.sleep(0.01)
-        stop.set()
-        for one in playing:
-            one.result()
     return 1000 * percentile(sorted(took), 0.99)
 
 
@@ -270,11 +286,18 @@ def measure_all(seeds_per_measurement: int, workers: int) -> dict[str, Any]:
                 measure(setup, clients, [next(seeds) for _ in range(seeds_per_measurement)]) for clients in CLIENTS
             ]
             unshared = measure(setup, 1, [next(seeds) for _ in range(ROLLOUTS_PER_SEED)], per_seed=1)
+            body = prompt_body(db)
+            hot = floor_ms(model_url, body)
+            with played_beside(setup, [next(seeds)], 1):
+                floor = floor_ms(model_url, body, PAUSE_S)
+            with played_beside(setup, [next(seeds) for _ in range(8)], 8):
+                health = health_p99_ms(address)
             return {
                 "measured": measured,
                 "one_rollout_per_seed": unshared,
-                "floor_cpu_ms": round(floor_ms(model_url, prompt_body(db)), 2),
-                "health_p99_ms": round(health_p99_ms(setup, [next(seeds) for _ in range(8)]), 1),
+                "hot_floor_cpu_ms": round(hot, 2),
+                "floor_cpu_ms": round(floor, 2),
+                "health_p99_ms": round(health, 1),
             }
 
 
@@ -295,6 +318,7 @@ def run(rollouts: int, workers: int) -> dict[str, Any]:
         "measured": [asdict(measurement) for measurement in measured],
         "one_rollout_per_seed": asdict(found["one_rollout_per_seed"]),
         "floor_cpu_ms_of_one_httpx_call": floor,
+        "the_same_with_nothing_between_the_calls": found["hot_floor_cpu_ms"],
         "server_cpu_ms_per_decision_above_the_floor": [
             round(m.server_cpu_ms_per_decision - floor, 2) for m in measured
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ from task_app.store import TraceStore
 __all__ = ["Reload", "address_of", "needed_keys", "serve"]
 
 logger = logging.getLogger(__name__)
+
+_SWITCH_S = 0.0005
+"""How long a rollout's thread may keep the interpreter while the event loop has an answer to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ def _serve_on(
 
 def _serve_here(config: Config, environ: Mapping[str, str], listener: socket.socket, ready: Callable[[], None]) -> None:
     """Serve in this process."""
+    sys.setswitchinterval(_SWITCH_S)
     log_to_stderr(config.server.log)
     _Server(create_app(config, environ=environ), ready).run(sockets=[listener])
 

@@ -248,8 +248,7 @@ class Service:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             try:
-                await to_thread.run_sync(self.shared.settle)
-                asked = await to_thread.run_sync(self.shared.to_abort) if self._playing else ()
+                asked = await to_thread.run_sync(self._look_about) if self._playing or self.shared.owes else ()
             except StoreError as error:
                 logger.warning("nobody is aborted just now: %s", error)
                 await asyncio.sleep(1.0)
@@ -258,6 +257,11 @@ class Service:
                 if rollout := self._playing.get(episode_id):
                     rollout.stop.set(ABORTED)
                     self._wake(episode_id)
+
+    def _look_about(self) -> set[str]:
+        """Write what is owed; whose end was asked for."""
+        self.shared.settle()
+        return self.shared.to_abort()
 
     def _limit_s(self, rollout: Rollout) -> float:
         return rollout.resolved.limits.max_time_s or self._config.server.max_time_s

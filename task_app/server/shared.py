@@ -168,6 +168,11 @@ class Shared:
         """Give the place back, now or as soon as the file can be written."""
         self._write_or_owe("DELETE FROM rollouts WHERE episode_id = ?", (episode_id,))
 
+    @property
+    def owes(self) -> bool:
+        """Whether something could not be written yet."""
+        return bool(self._owed)
+
     def settle(self) -> None:
         """Write what could not be written before. Raises StoreError while it still cannot be."""
         if self._owed:
