@@ -23,6 +23,7 @@ from typing import Any, Literal, Self
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
 from task_app.http.process import identity_of, is_running
+from task_app.store.database import begin_writing
 
 __all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
 
@@ -293,7 +294,7 @@ class Shared:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction, which begins with what is owed."""
         with self._lock, self._told():
-            self._connection.execute("BEGIN IMMEDIATE")
+            begin_writing(self._connection, _BUSY_TIMEOUT_S)
             try:
                 owed = list(self._owed)
                 for sql, values in owed:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from task_app.core.errors import StoreError
 from task_app.core.types import Episode
-from task_app.store.database import explain, open_database
+from task_app.store.database import begin_writing, explain, open_database
 from task_app.store.reader import read_episode
 from task_app.store.writer import insert_episode, insert_rows
 
@@ -98,7 +98,7 @@ class TraceStore:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def fault(self, wait_s: float = 0.2) -> str:
+    def fault(self, wait_s: float = 0.005) -> str:
         """Why the database cannot be read, empty when it can, or when a write takes longer than the wait."""
         if not self._lock.acquire(timeout=wait_s):
             return ""
@@ -200,7 +200,7 @@ class TraceStore:
         """A write transaction that is always ended, whatever happens inside."""
         with self._lock:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                begin_writing(self._connection)
                 try:
                     yield self._connection
                     self._connection.execute("COMMIT")

@@ -6,6 +6,7 @@ only passed between two decisions. A place is remembered as it was last seen.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from task_app.apps.crafter.view import HALF_HEIGHT, HALF_WIDTH, OFFSETS, CrafterView
@@ -60,11 +61,11 @@ def _landmarks(view: CrafterView) -> Mapping[str, list[Place]]:
         for (x, y), material in zip(OFFSETS, view.materials, strict=True):
             if material in LANDMARKS:
                 places.setdefault(material, []).append((x0 + x, y0 + y))
-    if len(_listed) >= VIEWS_KEPT:
-        _listed.clear()
     _listed[id(view)] = view, places
+    if len(_listed) > VIEWS_KEPT:
+        _listed.popitem(last=False)  # one step of the interpreter, whichever thread takes it
     return places
 
 
-_listed: dict[int, tuple[CrafterView, Mapping[str, list[Place]]]] = {}
+_listed: OrderedDict[int, tuple[CrafterView, Mapping[str, list[Place]]]] = OrderedDict()
 """By identity, with the view itself, so that no other view can have its number meanwhile."""
