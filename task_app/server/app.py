@@ -111,7 +111,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/health", responses={503: {"description": "up, but rollouts cannot be played just now"}})
     async def health(response: Response) -> dict[str, Any]:
         """Whether the app is up and can play rollouts, and how busy it is; open to all."""
-        state = await service.state()
+        state = service.state()
         response.status_code = 200 if state["ready"] else 503
         said = {"healthy": state["ready"], "status": "healthy" if state["ready"] else "not ready"}
         pids = {"pid": os.getpid(), "server_pid": int(os.environ.get(SERVER_PID) or os.getpid())}

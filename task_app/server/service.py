@@ -18,7 +18,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 import httpx
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 
 from task_app.config import Config
 from task_app.core.errors import StoreError
@@ -35,7 +35,7 @@ from task_app.server.resolve import ResolvedRequest, resolve_request
 from task_app.server.responses import response_bytes
 from task_app.server.rollouts import FinishedRollout, Rollout
 from task_app.server.runs import RunStatus, abort_run, run_status
-from task_app.server.shared import Counts, Shared, shared_path
+from task_app.server.shared import Shared, shared_path
 from task_app.store import TraceStore
 
 __all__ = ["Service"]
@@ -64,7 +64,6 @@ class Service:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._place_free = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._own_thread = CapacityLimiter(1)  # so that a look never waits behind writers that wait for the disk
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -77,6 +76,7 @@ class Service:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         with (
             TraceStore.open(self._config.rollout.trace_db) as self._store,
+            TraceStore.open(self._config.rollout.trace_db, read_only=True) as self._glance,
             Shared.opened(
                 shared_path(self._config.rollout.trace_db),
                 max_running=server.max_concurrent_rollouts,
@@ -110,9 +110,12 @@ class Service:
         """One seed's instance of the task; makes its world. Raises EnvError."""
         return await to_thread.run_sync(seed_info, self.spec, seed)
 
-    async def state(self) -> dict[str, Any]:
-        """Whether rollouts can be played, and how many do; the database is looked at, not only held open."""
-        counts, fault = await to_thread.run_sync(self._look, limiter=self._own_thread)
+    def state(self) -> dict[str, Any]:
+        """Whether rollouts can be played, and how many do; the database is looked at, not only held open.
+
+        On the event loop, over connections that only read: they wait for no writer, and a thread would for its turn.
+        """
+        counts, fault = self.shared.counts(), self._glance.fault()
         server = self._config.server
         return {
             "ready": not fault and not self._stopping.is_set(),
@@ -124,9 +127,6 @@ class Service:
             },
             "store": {"ok": not fault},
         }
-
-    def _look(self) -> tuple[Counts, str]:
-        return self.shared.counts(), self._store.fault()
 
     async def count_call(self, caller: bytes) -> int:
         """Count one more call of a caller; how many those are in the running minute, in all workers together."""

@@ -98,16 +98,12 @@ class TraceStore:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def fault(self, wait_s: float = 0.005) -> str:
-        """Why the database cannot be read, empty when it can, or when a write takes longer than the wait."""
-        if not self._lock.acquire(timeout=wait_s):
-            return ""
+    def fault(self) -> str:
+        """Why the database cannot be read; empty when it can."""
         try:
             self._rows("SELECT 1 FROM episodes LIMIT 1", ())
         except StoreError as error:
             return str(error)
-        finally:
-            self._lock.release()
         return ""
 
     def episodes(
