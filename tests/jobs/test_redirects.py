@@ -35,6 +35,6 @@ def test_redirects_without_end_end_at_the_deadline(endpoint):
     endpoint.otherwise = endpoint.raw(b"", 303, location="/api/again")
     begun = time.monotonic()
     with JobsClient(endpoint.url, timeout_s=0.5) as client, pytest.raises(PolicyError, match="cannot be reached"):
-        client.job("rl", "rl-1", once=True)
+        client.job("rl", "rl-1", once_s=5.0)
     assert time.monotonic() - begun < 2
     assert len(endpoint.received) <= 6
