@@ -295,6 +295,8 @@ def test_two_processes_for_one_job_run_it_once(queue, tmp_path):
     book = tmp_path / "book"
     one.add("a", f"import time; open({str(book)!r}, 'a').write('x'); time.sleep(.5)")
     one.runner.tick()
+    while not is_held(one.folder / "a" / LOCK):  # else the second may be the first
+        time.sleep(0.01)
     command = [sys.executable, "-m", "task_app.jobs.keeper", str(one.folder / "a"), *one.job("a").command]
     second = subprocess.run(command, timeout=60, check=False)
     assert second.returncode == 75
