@@ -7,6 +7,7 @@ from datetime import date
 import pytest
 
 from task_app.config import Config, SeedRange, load_config
+from task_app.config.models import ServerSection
 from task_app.core.errors import ConfigError
 
 
@@ -202,3 +203,8 @@ def test_the_resolved_config_of_a_run_reads_back_as_it_was(load):
 def test_settings_that_defeat_their_purpose_are_refused(load, text, sentence):
     with pytest.raises(ConfigError, match=sentence):
         load(text)
+
+
+def test_the_variables_of_an_apps_keys_are_those_that_are_named():
+    assert Config().server.key_envs == ("ENVIRONMENT_API_KEY", "ENVIRONMENT_API_KEY_NEXT")
+    assert ServerSection(next_api_key_env="").key_envs == ("ENVIRONMENT_API_KEY",)
