@@ -98,11 +98,13 @@ def keys_in(environ: Mapping[str, str], names: Iterable[str]) -> list[str]:
     return [key for name in names if name and (key := environ.get(name, "").strip())]
 
 
-def check_guarded(host: str, environ: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raise ConfigError for an address that others reach while none of the variables holds a key."""
+def check_guarded(
+    host: str, environ: Mapping[str, str], names: Sequence[str], *, field: str = "server.host", what: str = "serve"
+) -> None:
+    """Raise ConfigError about `field` for an address that others reach while none of the variables holds a key."""
     if not is_loopback(host) and not keys_in(environ, names):
         raise ConfigError(
-            f"refusing to serve on {host!r} without a key: set {names[0]}, or use --host 127.0.0.1", field="server.host"
+            f"refusing to {what} on {host!r} without a key: set {names[0]}, or use --host 127.0.0.1", field=field
         )
 
 

@@ -14,7 +14,7 @@ import httpx
 from task_app.core.errors import ConfigError
 from task_app.http import SERVICE
 
-__all__ = ["check_port_free", "listen", "who_listens"]
+__all__ = ["address_of", "check_port_free", "listen", "who_listens"]
 
 _BACKLOG = 2048
 _LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
@@ -46,6 +46,12 @@ def listen(host: str, port: int) -> socket.socket:
             field="server.port",
         ) from error
     return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL clients reach a listening socket at."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def check_port_free(host: str, port: int) -> None:

@@ -12,28 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import uvicorn
-from fastapi import FastAPI
-
 from task_app.config import Config
 from task_app.core.errors import ConfigError, StoreError
-from task_app.http.auth import is_loopback
-from task_app.http.ports import listen
+from task_app.http.auth import check_guarded
+from task_app.http.ports import address_of, listen
+from task_app.http.serving import ReadyServer
 from task_app.jobs.app import create_jobs_app
 
 __all__ = ["serve_jobs"]
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that says when it serves."""
-
-    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
 
 
 def serve_jobs(config: Config, *, ready: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
@@ -43,16 +29,10 @@ def serve_jobs(config: Config, *, ready: Callable[[str], None], environ: Mapping
     when the folder cannot be used or another service uses it.
     """
     jobs = config.jobs
-    if not is_loopback(jobs.host) and not environ.get(jobs.api_key_env, "").strip():
-        raise ConfigError(
-            f"refusing to serve on {jobs.host!r} without a key: set {jobs.api_key_env}, or use --host 127.0.0.1",
-            field="jobs.host",
-        )
+    check_guarded(jobs.host, environ, [jobs.api_key_env], field="jobs.host")
     with _alone(jobs.folder), _listening(jobs.host, jobs.port) as listener:
         app = create_jobs_app(config, environ=environ)
-        host, port = listener.getsockname()[:2]
-        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        _Server(app, ready=lambda: ready(address)).run(sockets=[listener])
+        ReadyServer(app, lambda: ready(address_of(listener)), patience_s=5).run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:

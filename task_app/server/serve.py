@@ -21,14 +21,15 @@ from task_app.core.errors import ConfigError, TaskAppError
 from task_app.export import EpisodeFiles
 from task_app.http.auth import check_guarded, is_loopback
 from task_app.http.logs import log_to_stderr
-from task_app.http.ports import listen
+from task_app.http.ports import address_of, listen
 from task_app.http.previous import end_previous, remembered
+from task_app.http.serving import ReadyServer
 from task_app.server.app import SERVER_PID, create_app
 from task_app.server.shared import Shared, shared_path
 from task_app.server.workers import run_workers
 from task_app.store import TraceStore
 
-__all__ = ["Reload", "address_of", "needed_keys", "serve"]
+__all__ = ["Reload", "needed_keys", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,17 +53,12 @@ class Reload:
         return [str(Path(__file__).parents[1]), *([str(self.path.parent.resolve())] if self.path else [])]
 
 
-class _Server(uvicorn.Server):
-    """uvicorn that says when it serves, and stops the app's rollouts before it waits for their answers."""
+class _Server(ReadyServer):
+    """Stops the app's rollouts before it waits for their answers."""
 
     def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10))
+        super().__init__(app, ready, patience_s=10)
         self._service = app.state.service
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.stop()
@@ -96,7 +92,7 @@ def serve(
     check_guarded(server.host, environ, server.key_envs)
     if reload is not None and server.workers > 1:
         raise ConfigError("--reload serves in one process; leave --workers out", field="server.workers")
-    create_app(config, environ=environ)  # its errors are ours here; in a worker they would be a traceback
+    app = create_app(config, environ=environ)  # its errors are ours here; in a worker they would be a traceback
     if force and server.port:
         end_previous(server.host, server.port)
     with ExitStack() as stack:
@@ -108,7 +104,17 @@ def serve(
         stack.enter_context(remembered(listener.getsockname()[1]))
         os.environ[SERVER_PID] = str(os.getpid())
         stack.callback(os.environ.pop, SERVER_PID, None)
-        _serve_on(listener, config, environ, lambda: ready(address_of(listener)), reload)
+
+        def served() -> None:
+            ready(address_of(listener))
+
+        if reload is not None:
+            served()
+            _serve_reloading(listener, environ, reload)
+        elif server.workers > 1:
+            run_workers(_serve_here, config, environ, listener, served)
+        else:
+            _run(app, config, listener, served)
 
 
 def _forget_readers(config: Config) -> None:
@@ -117,27 +123,15 @@ def _forget_readers(config: Config) -> None:
         shared.end_sessions()
 
 
-def _serve_on(
-    listener: socket.socket,
-    config: Config,
-    environ: Mapping[str, str],
-    ready: Callable[[], None],
-    reload: Reload | None,
-) -> None:
-    if reload is not None:
-        ready()
-        _serve_reloading(listener, environ, reload)
-    elif config.server.workers > 1:
-        run_workers(_serve_here, config, environ, listener, ready)
-    else:
-        _serve_here(config, environ, listener, ready)
-
-
 def _serve_here(config: Config, environ: Mapping[str, str], listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Serve in this process."""
+    """Serve in this process, a worker's or a reloader's."""
+    _run(create_app(config, environ=environ), config, listener, ready)
+
+
+def _run(app: FastAPI, config: Config, listener: socket.socket, ready: Callable[[], None]) -> None:
     sys.setswitchinterval(_SWITCH_S)
     log_to_stderr(config.server.log)
-    _Server(create_app(config, environ=environ), ready).run(sockets=[listener])
+    _Server(app, ready).run(sockets=[listener])
 
 
 def _serve_reloading(listener: socket.socket, environ: Mapping[str, str], reload: Reload) -> None:
@@ -165,9 +159,3 @@ def _serve_anew(sockets: list[socket.socket] | None, reload: Reload, environ: Ma
         _serve_here(config, environ, sockets[0], lambda: None)
     except TaskAppError as error:
         logger.error("%s; waiting for a change", error)
-
-
-def address_of(listener: socket.socket) -> str:
-    """The URL clients reach a listening socket at."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

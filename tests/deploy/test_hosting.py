@@ -16,8 +16,7 @@ from task_app.config import load_config
 from task_app.core.errors import ConfigError
 from task_app.deploy.deployment import Deployment
 from task_app.deploy.hosting import hosted_app
-from task_app.http.ports import listen
-from task_app.server.serve import address_of
+from task_app.http.ports import address_of, listen
 from task_app.store import TraceStore
 
 KEY = {"ENVIRONMENT_API_KEY": "a-key"}

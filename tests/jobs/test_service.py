@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from task_app.config import load_config
-from task_app.http.ports import listen
-from task_app.server.serve import address_of
+from task_app.http.ports import address_of, listen
 from task_app.wiring import check
 from tests.jobs.conftest import KEY, Service, line, lines, tiny
 from tests.rollout.conftest import serving

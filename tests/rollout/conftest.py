@@ -12,9 +12,8 @@ import pytest
 import uvicorn
 
 from task_app.config import load_config
-from task_app.http.ports import listen
+from task_app.http.ports import address_of, listen
 from task_app.server import create_app
-from task_app.server.serve import address_of
 
 
 @contextmanager

@@ -21,8 +21,8 @@ import pytest
 from task_app.config import load_config
 from task_app.core.errors import ConfigError, StoreError
 from task_app.core.wire import episode_bytes, episode_from_json
-from task_app.http.ports import listen
-from task_app.server.serve import address_of, serve
+from task_app.http.ports import address_of, listen
+from task_app.server.serve import serve
 from task_app.store import TraceStore
 from tests.server.served import Served, running
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-import uvicorn
-
 from task_app.config import Config
 from task_app.export import EpisodeFiles
 from task_app.http.auth import check_guarded
-from task_app.http.ports import listen
+from task_app.http.ports import address_of, listen
+from task_app.http.serving import ReadyServer
 from task_app.server.openenv.app import create_openenv_app
-from task_app.server.serve import address_of
 from task_app.store import TraceStore
 
 __all__ = ["serve_openenv"]
@@ -31,13 +29,5 @@ def serve_openenv(config: Config, *, ready: Callable[[str], None], environ: Mapp
         TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
         if server.trace_dir:
             EpisodeFiles.open(server.trace_dir)  # likewise
-        settings = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=10,
-            ws="websockets-sansio",
-            ws_max_size=server.max_body_bytes,
-        )
-        ready(address_of(listener))  # the socket listens: whoever connects now is answered in a moment
-        uvicorn.Server(settings).run(sockets=[listener])
+        wire = {"ws": "websockets-sansio", "ws_max_size": server.max_body_bytes}
+        ReadyServer(app, lambda: ready(address_of(listener)), patience_s=10, **wire).run(sockets=[listener])

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 from starlette.responses import RedirectResponse
 
 from task_app import __version__
 from task_app.config.models import ServerSection
-from task_app.core.errors import ConfigError
 from task_app.http import SERVICE
-from task_app.http.auth import KeyCheck, is_loopback
+from task_app.http.auth import KeyCheck, check_guarded
 from task_app.http.errors import install_error_handlers
 from task_app.http.limits import BodyLimit
-from task_app.http.ports import listen
-from task_app.server.serve import address_of
+from task_app.http.ports import address_of, listen
+from task_app.http.serving import ReadyServer
 from task_app.server.viewer.login import PREFIX
 from task_app.server.viewer.routes import Viewer
 from task_app.store import TraceStore
@@ -70,22 +67,7 @@ def view(
     port is taken, or when the address reaches beyond this machine and no key is set.
     """
     TraceStore.open(db, create=False, read_only=True).close()
-    if not is_loopback(host) and not environ.get(KEY_ENV, "").strip():
-        raise ConfigError(
-            f"refusing to show traces on {host!r} without a key: set {KEY_ENV}, or use --host 127.0.0.1", field="host"
-        )
+    check_guarded(host, environ, [KEY_ENV], field="host", what="show traces")
     app = create_viewer_app(db, environ=environ)
     with listen(host, port) as listener:
-        _Server(app, lambda: ready(address_of(listener) + PREFIX)).run(sockets=[listener])
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that says when it serves."""
-
-    def __init__(self, app: FastAPI, ready: Callable[[], None]) -> None:
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
+        ReadyServer(app, lambda: ready(address_of(listener) + PREFIX), patience_s=2).run(sockets=[listener])
