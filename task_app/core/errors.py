@@ -15,7 +15,16 @@ never a reward of 0: an episode that ends in `infra_error` has no outcome.
 Catch these only at a boundary (episode loop, route, command), keep the cause, say what to do next.
 """
 
-__all__ = ["ConfigError", "ContextOverflow", "EnvError", "PolicyError", "StoreError", "TaskAppError", "TrainError"]
+__all__ = [
+    "ConfigError",
+    "ContextOverflow",
+    "EnvError",
+    "PolicyError",
+    "StoreError",
+    "TaskAppError",
+    "TrainError",
+    "refusal",
+]
 
 
 class TaskAppError(Exception):
@@ -33,6 +42,11 @@ class ConfigError(TaskAppError):
         super().__init__(message)
         self.field = field
         self.public = public or "the value is not allowed"
+
+
+def refusal(field: str, sentence: str) -> ConfigError:
+    """A ConfigError about `field` whose `sentence` holds nothing of the value, so that strangers may read it too."""
+    return ConfigError(f"{field}: {sentence}", field=field, public=sentence)
 
 
 class EnvError(TaskAppError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from task_app.config import load_config
 from task_app.config.load import paths_in
-from task_app.core.errors import ConfigError, PolicyError, StoreError
+from task_app.core.errors import ConfigError, PolicyError, StoreError, refusal
 from task_app.jobs.keys import KeyRules
 from task_app.jobs.requests import JobData, RlJobRequest, SftJobRequest
 from task_app.jobs.rows import Job, JobKind, TrainingFile
@@ -65,7 +65,7 @@ def accept_rl(request: RlJobRequest, folder: Path, known: Known) -> Accepted:
 def accept_sft(request: SftJobRequest, folder: Path, known: Known) -> Accepted:
     """The same for supervised training."""
     if request.model and request.data.base_model:
-        raise _refused("data.base_model", "model and data.base_model say the same; one is taken")
+        raise refusal("data.base_model", "model and data.base_model say the same; one is taken")
     data = request.data
     if request.model is not None:
         field = "model" if known.job(request.model) else "base_model"
@@ -79,11 +79,11 @@ def accept_sft(request: SftJobRequest, folder: Path, known: Known) -> Accepted:
         if file_id is not None:
             file = known.file(file_id)
             if file is None:
-                raise _refused(name, "there is no such file; upload it first")
+                raise refusal(name, "there is no such file; upload it first")
             settings[key] = str(known.path_of(file.sha256))
             hashes |= set(file.prompt_hashes)
     if "sft.dataset" not in settings and not _section(data.config, "sft", "teacher").get("name"):
-        raise _refused("training_file_id", "a file is needed, or a teacher (data.config.sft.teacher.name)")
+        raise refusal("training_file_id", "a file is needed, or a teacher (data.config.sft.teacher.name)")
     settings |= _hyperparameters(request)
     extra = request.hyperparameters.model_extra or {}
     ignored = [f"hyperparameters.{name}" for name in sorted(extra)] + (["compute"] if request.compute else [])
@@ -104,7 +104,7 @@ def check_task_app(url: str, key: str, keys: KeyRules) -> None:
             app.health()
             app.task_info()
     except ConfigError as error:
-        raise _refused(field, "an http:// or https:// address is needed") from error
+        raise refusal(field, "an http:// or https:// address is needed") from error
     except PolicyError as error:
         sentence = "its /health and /task_info must answer 200 with the task app's key"
         raise ConfigError(f"{error}; {sentence}", field=field, public=sentence) from error
@@ -144,7 +144,7 @@ def _accepted(
     if set(hashes) - {spec.prompt_hash}:
         shutil.rmtree(folder)
         sentence = "the file was made by another prompt form; the same task app, version and options are needed"
-        raise _refused("training_file_id", sentence)
+        raise refusal("training_file_id", sentence)
     overrides = [f"--{name}={value}" for name, value in settings.items()]
     command = [sys.executable, "-m", "task_app", "train", "--type", kind, "--config", str(config_path), "--json"]
     return Accepted([*command, *overrides], ignored + keys.ignored(data.config))
@@ -159,13 +159,13 @@ def _weights(data: JobData, known: Known) -> dict[str, Any]:
     if data.model:
         earlier = known.job(data.model)
         if earlier is None or earlier.status != "succeeded":
-            raise _refused("data.model", "the id of a job that succeeded here is needed; a model goes in base_model")
+            raise refusal("data.model", "the id of a job that succeeded here is needed; a model goes in base_model")
         settings["training.init_from"] = str(known.jobs / earlier.id / RUN)
     if data.base_model is not None and data.base_model not in _EMBEDDED:
         if data.base_model.startswith("."):
-            raise _refused("data.base_model", _RELATIVE)
+            raise refusal("data.base_model", _RELATIVE)
         if "\0" in data.base_model:
-            raise _refused("data.base_model", "a name or a path without a NUL character is needed")
+            raise refusal("data.base_model", "a name or a path without a NUL character is needed")
         settings["model.path"] = data.base_model
     return settings
 
@@ -183,7 +183,7 @@ def _check_paths(document: Mapping[str, Any]) -> None:
     """Refuse relative paths: they were meant from a folder that is not here."""
     for dotted, path in paths_in(document):
         if dotted not in _OWN_PLACES and not Path(path).is_absolute():
-            raise _refused(f"data.config.{dotted}", _RELATIVE)
+            raise refusal(f"data.config.{dotted}", _RELATIVE)
 
 
 def _section(document: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
@@ -192,7 +192,3 @@ def _section(document: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
         if not isinstance(document, Mapping):
             return {}
     return document
-
-
-def _refused(field: str, sentence: str) -> ConfigError:
-    return ConfigError(f"{field}: {sentence}", field=field, public=sentence)

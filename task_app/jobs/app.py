@@ -24,7 +24,7 @@ from task_app.http.errors import error_response, install_error_handlers
 from task_app.http.limits import BodyLimit
 from task_app.jobs.requests import RlJobRequest, SftJobRequest
 from task_app.jobs.rows import OVER, JobKind, JobStatus
-from task_app.jobs.service import Conflict, JobService, NotFound, QueueFull
+from task_app.jobs.service import JobService, QueueFull
 
 __all__ = ["OPEN_PATHS", "create_jobs_app"]
 
@@ -89,14 +89,6 @@ class _LimitButForFiles:
 
 
 def _answer_own_errors(app: FastAPI) -> None:
-    @app.exception_handler(NotFound)
-    async def missing(request: Request, error: NotFound) -> JSONResponse:
-        return error_response(404, "not_found", f"there is no such {error}", "id")
-
-    @app.exception_handler(Conflict)
-    async def conflict(request: Request, error: Conflict) -> JSONResponse:
-        return error_response(409, "conflict", str(error))
-
     @app.exception_handler(QueueFull)
     async def full(request: Request, error: QueueFull) -> JSONResponse:
         response = error_response(429, "busy", "as many jobs as allowed are waiting")

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from task_app.config import Config
-from task_app.core.errors import ConfigError
+from task_app.core.errors import refusal
 from task_app.http.auth import is_loopback
 from task_app.policies.chat import same_origin
 
@@ -33,15 +33,15 @@ class KeyRules:
         try:
             parts = httpx.URL(url)
         except (httpx.InvalidURL, ValueError) as error:
-            raise _refused(field, "an http:// or https:// address is needed") from error
+            raise refusal(field, "an http:// or https:// address is needed") from error
         if parts.scheme not in ("http", "https") or not parts.host:
-            raise _refused(field, "an http:// or https:// address is needed")
+            raise refusal(field, "an http:// or https:// address is needed")
         origins = self.config.jobs.task_app_origins
         if origins:
             if not any(same_origin(url, one) for one in origins):
-                raise _refused(field, "the service's jobs.task_app_origins must list the address's origin")
+                raise refusal(field, "the service's jobs.task_app_origins must list the address's origin")
         elif not is_loopback(parts.host):
-            raise _refused(
+            raise refusal(
                 field, "without jobs.task_app_origins the service asks task apps on its own machine only (127.0.0.1)"
             )
 
@@ -52,7 +52,7 @@ class KeyRules:
             ("sampler.api_key_env", job.sampler.api_key_env),
         ):
             if variable and variable not in self.config.jobs.key_variables:
-                raise _refused(field, "the service's jobs.key_variables must name the variable; empty sends no key "
+                raise refusal(field, "the service's jobs.key_variables must name the variable; empty sends no key "
                                "but a known provider's, to that provider")  # fmt: skip
         if job.rollout.task_url:
             self.check_origin(job.rollout.task_url, "rollout.task_url")
@@ -68,7 +68,3 @@ class KeyRules:
         given = section if isinstance(section, Mapping) else {}
         names = ((dotted, dotted.partition(".")[2], value) for dotted, value in self.settings().items())
         return [f"data.config.{dotted}" for dotted, name, value in names if given.get(name, value) != value]
-
-
-def _refused(field: str, sentence: str) -> ConfigError:
-    return ConfigError(f"{field}: {sentence}", field=field, public=sentence)

@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from task_app.http.bodies import Body
+
 __all__ = ["Hyperparameters", "JobData", "RlJobRequest", "SftJobRequest"]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class JobData(_Body):
+class JobData(Body):
     """What is trained.
 
     endpoint_base_url  a task app elsewhere; its /health and /task_info must answer before the job is taken
@@ -33,7 +31,7 @@ class JobData(_Body):
     base_model: str | None = Field(default=None, max_length=1_000)
 
 
-class RlJobRequest(_Body):
+class RlJobRequest(Body):
     """`POST /api/rl/jobs`."""
 
     job_type: Literal["rl"] = "rl"
@@ -53,7 +51,7 @@ class Hyperparameters(BaseModel):
     learning_rate: float | None = None
 
 
-class SftJobRequest(_Body):
+class SftJobRequest(Body):
     """`POST /api/learning/jobs`."""
 
     job_type: Literal["sft"] = "sft"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from task_app.config import Config
+from task_app.http.errors import Conflict, NotFound
 from task_app.jobs.accept import RUN, Known, accept_rl, accept_sft, check_task_app
 from task_app.jobs.keys import KeyRules
 from task_app.jobs.process import RESULT
@@ -23,15 +24,7 @@ from task_app.jobs.runner import Runner
 from task_app.jobs.store import JobStore
 from task_app.jobs.upload import Upload, forget_partial, path_of
 
-__all__ = ["Conflict", "JobService", "NotFound", "QueueFull"]
-
-
-class NotFound(Exception):
-    """There is no such job or file."""
-
-
-class Conflict(Exception):
-    """What is asked contradicts what is so already; its text says what."""
+__all__ = ["JobService", "QueueFull"]
 
 
 class QueueFull(Exception):
@@ -149,7 +142,7 @@ class JobService:
         """One file; it was checked when it came, so it is ready. Raises NotFound."""
         file = self.store.file(file_id)
         if file is None:
-            raise NotFound("file")
+            raise NotFound("there is no such file", field="id")
         return _described(file)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -191,7 +184,7 @@ class JobService:
     def _job(self, job_id: str, kind: JobKind) -> Job:
         job = self.store.job(job_id, kind)
         if job is None:
-            raise NotFound("job")
+            raise NotFound("there is no such job", field="id")
         return job
 
     def _result(self, job: Job) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from task_app.core.errors import ConfigError
+from task_app.core.errors import ConfigError, refusal
 
 __all__ = ["to_toml"]
 
@@ -58,5 +58,4 @@ def _text(text: str, place: tuple[str, ...] = ()) -> str:
 
 
 def _refused(place: tuple[str, ...], sentence: str) -> ConfigError:
-    where = ".".join(place)
-    return ConfigError(f"{where}: {sentence}", field=where, public=sentence)
+    return refusal(".".join(place), sentence)

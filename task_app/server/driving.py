@@ -13,7 +13,7 @@ from typing import Any
 
 from task_app.collect import reward_vector
 from task_app.collect.vectors import stepwise_rewards
-from task_app.core.errors import ConfigError
+from task_app.core.errors import ConfigError, refusal
 from task_app.core.task import TaskSpec
 from task_app.core.types import AssistantMessage, Episode, ParseFailure, ToolCall
 from task_app.rollout import EpisodeRun
@@ -46,27 +46,27 @@ def message_of(
     """
     given = [name for name, value in (("action", action), ("tool_calls", tool_calls), ("message", message)) if value]
     if len(given) != 1:
-        raise _refusal("exactly one of action, tool_calls and message is needed, and not empty", "action")
+        raise refusal("action", "exactly one of action, tool_calls and message is needed, and not empty")
     if message is not None:
         calls = message.get("tool_calls") or ()
         content, reason = message.get("content"), message.get("finish_reason") or "stop"
         if not isinstance(content, str | None) or not isinstance(reason, str) or not isinstance(calls, list | tuple):
-            raise _refusal("an assistant message has content (text), tool_calls (a list), finish_reason", "message")
+            raise refusal("message", "an assistant message has content (text), tool_calls (a list), finish_reason")
         said = None if content is None else _text(content)
         return AssistantMessage(said, _calls(calls, "message.tool_calls"), _text(reason))
     if isinstance(action, Mapping):
         if set(action) not in ({"actions"}, {"tool_calls"}):
-            raise _refusal('an object holds the one key "actions" or "tool_calls"', "action")
+            raise refusal("action", 'an object holds the one key "actions" or "tool_calls"')
         (key, value), *_ = action.items()
         if not isinstance(value, list) or not value:
-            raise _refusal("a list that is not empty is needed", f"action.{key}")
+            raise refusal(f"action.{key}", "a list that is not empty is needed")
         action, tool_calls = (value, None) if key == "actions" else (None, value)
     if tool_calls is not None:
         field = "tool_calls" if given == ["tool_calls"] else "action.tool_calls"
         return AssistantMessage(None, _calls(tool_calls, field), "tool_calls")
     names = [action] if isinstance(action, str) else list(action or ())
     if not all(isinstance(name, str) for name in names):
-        raise _refusal(f"actions are named by text; {allowed(spec)}", "action")
+        raise refusal("action", f"actions are named by text; {allowed(spec)}")
     return spec.app.say(names)
 
 
@@ -97,14 +97,14 @@ def _calls(calls: Sequence[Any], field: str) -> tuple[ToolCall, ...]:
 def _call(call: Any, index: int, field: str) -> ToolCall:
     """One call as it was said; its arguments stay the text they were, an object becomes its JSON."""
     if not isinstance(call, Mapping):
-        raise _refusal("a tool call is an object", field)
+        raise refusal(field, "a tool call is an object")
     inner = call.get("function")
     body = inner if isinstance(inner, Mapping) else call
     name = body.get("name") or body.get("tool")
     arguments = next((body[key] for key in _ARGUMENTS if key in body), None)
     if not isinstance(name, str) or not isinstance(arguments, str | dict):
         sentence = 'a tool call is {"function": {"name", "arguments"}} or {"tool", "args"}; arguments are an object'
-        raise _refusal(f"{sentence} or its JSON text", field)
+        raise refusal(field, f"{sentence} or its JSON text")
     said = arguments if isinstance(arguments, str) else json.dumps(arguments)
     call_id = call.get("id")
     call_id = call_id if isinstance(call_id, str) and call_id else f"call_{index}"
@@ -114,10 +114,6 @@ def _call(call: Any, index: int, field: str) -> ToolCall:
 def _text(value: str) -> str:
     """Text that can be stored: half a surrogate pair, which JSON lets through, becomes `?`."""
     return value.encode("utf-8", "replace").decode()
-
-
-def _refusal(sentence: str, field: str) -> ConfigError:
-    return ConfigError(f"{field}: {sentence}", field=field, public=sentence)
 
 
 # -- what it is told ------------------------------------------------------------------------------

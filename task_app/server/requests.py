@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from task_app.core.types import Episode
+from task_app.http.bodies import Body
 
 __all__ = [
     "AGENT_OPS",
@@ -17,6 +18,7 @@ __all__ = [
     "AbortRequest",
     "Name",
     "RolloutRequest",
+    "Seed",
     "TaskInfoQuery",
     "ignored_fields",
     "ignored_settings",
@@ -29,17 +31,13 @@ Seed = Annotated[int, Field(ge=0, lt=2**31 - 1)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class EnvParams(_Body):
+class EnvParams(Body):
     """Parameters of the world."""
 
     max_steps_per_episode: int | None = Field(default=None, ge=1, le=10_000)
 
 
-class EnvConfig(_Body):
+class EnvConfig(Body):
     """How the world is played: the task app's own `options`, and the contract's settings."""
 
     options: dict[str, Any] = Field(default_factory=dict)
@@ -49,7 +47,7 @@ class EnvConfig(_Body):
     training_session_id: str | None = None
 
 
-class EnvSpec(_Body):
+class EnvSpec(Body):
     """Which world. Without `env_name` it is the app that is served."""
 
     env_name: Name | None = None
@@ -58,7 +56,7 @@ class EnvSpec(_Body):
     env_id: str | None = None
 
 
-class PolicyConfig(_Body):
+class PolicyConfig(Body):
     """Settings of the `chat` policy, and the turn limit `max_llm_calls`."""
 
     model: Name | None = None
@@ -77,7 +75,7 @@ class PolicyConfig(_Body):
     thinking_budget: int | None = None
 
 
-class PolicySpec(_Body):
+class PolicySpec(Body):
     """Who plays: a scripted player of the app, or `chat`; without a name, the server's own policy."""
 
     policy_name: Name | None = None
@@ -85,7 +83,7 @@ class PolicySpec(_Body):
     policy_id: str | None = None
 
 
-class RecordSpec(_Body):
+class RecordSpec(Body):
     """What the answer holds. `trace_format` full gives the whole episode record."""
 
     trajectories: bool = True
@@ -95,14 +93,14 @@ class RecordSpec(_Body):
     value: bool | None = None
 
 
-class SafetySpec(_Body):
+class SafetySpec(Body):
     """Upper limits of one rollout: operations (two a decision), and seconds; the server's own still hold."""
 
     max_ops: int | None = Field(default=None, ge=2, le=1_000_000)
     max_time_s: float | None = Field(default=None, gt=0, le=86_400)
 
 
-class RolloutRequest(_Body):
+class RolloutRequest(Body):
     """One episode to play. `group_id` and `member` place it in a group; alone it is its own group.
 
     A trainer elsewhere also says by which `noise_key` its decisions are sampled, which its model endpoint is then told
@@ -128,7 +126,7 @@ class RolloutRequest(_Body):
     synth_base_url: str | None = None
 
 
-class AbortRequest(_Body):
+class AbortRequest(Body):
     """Which run is to end."""
 
     run_id: Name

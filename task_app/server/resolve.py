@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from task_app.config import Config, describe_validation_error
 from task_app.config.step_rewards import SHORT_NAMES, StepRewardSettings, from_request, resolve
-from task_app.core.errors import ConfigError
+from task_app.core.errors import ConfigError, refusal
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import StepRewardFlags
@@ -69,7 +69,7 @@ def resolve_task(request: RolloutRequest, config: Config) -> tuple[TaskSpec, Ste
 def _spec(request: RolloutRequest, config: Config) -> TaskSpec:
     served = make_spec(config.task.app, config.task.options).app
     if request.env.env_name not in (None, served.name, *served.aliases):
-        raise _refusal(f"this server plays {served.name!r}", "env.env_name")
+        raise refusal("env.env_name", f"this server plays {served.name!r}")
     options = {**config.task.options, **request.env.config.options}
     params = request.env.config.env_params
     if params is not None and params.max_steps_per_episode is not None:
@@ -83,7 +83,7 @@ def _check_grammar(request: RolloutRequest, spec: TaskSpec) -> None:
         return
     grammar = spec.app.grammar(spec.options)
     if request.grammar_hash != (grammar.hash if grammar else ""):
-        raise _refusal("the task's grammar here is another one; trainer and app must be of one version", "grammar_hash")
+        raise refusal("grammar_hash", "the task's grammar here is another one; trainer and app must be of one version")
 
 
 def _flags(request: RolloutRequest, config: Config) -> StepRewardFlags:
@@ -96,7 +96,7 @@ def _flags(request: RolloutRequest, config: Config) -> StepRewardFlags:
     for place, body in places.items():
         for key, value in _written(body or {}, place).items():
             if written.setdefault(key, value) != value:
-                raise _refusal("env.config and policy.config set it differently", _as_sent(key, body or {}, place))
+                raise refusal(_as_sent(key, body or {}, place), "env.config and policy.config set it differently")
     if not written:
         return config.step_rewards
     try:
@@ -133,7 +133,7 @@ def _limits(request: RolloutRequest, config: Config) -> Limits:
     for field, decisions in asked.items():
         if decisions:
             if decisions > server.max_decisions:
-                raise _refusal(f"at most {server.max_decisions} decisions in a rollout", field)
+                raise refusal(field, f"at most {server.max_decisions} decisions in a rollout")
             wanted.append(decisions)
     if safety.max_ops is not None:
         wanted.append(safety.max_ops // 2)
@@ -154,9 +154,9 @@ def _agent_ops(ops: list[Any]) -> int:
         if name in AGENT_OPS:
             count += 1
         elif name not in ENV_OPS:
-            raise _refusal(f"an operation is one of {', '.join((*AGENT_OPS, *ENV_OPS))}", f"ops.{index}")
+            raise refusal(f"ops.{index}", f"an operation is one of {', '.join((*AGENT_OPS, *ENV_OPS))}")
     if ops and not count:
-        raise _refusal("at least one agent operation is needed", "ops")
+        raise refusal("ops", "at least one agent operation is needed")
     return count
 
 
@@ -188,8 +188,3 @@ def resolve_policy(
 
 def _or_else(asked: int | None, own: int) -> int:
     return own if asked is None else asked
-
-
-def _refusal(sentence: str, field: str) -> ConfigError:
-    """An error whose sentence holds nothing of the input."""
-    return ConfigError(f"{field}: {sentence}", field=field, public=sentence)

@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from task_app.server.requests import EnvConfig, EnvSpec, PolicyConfig, PolicySpec, RolloutRequest
+from task_app.http.bodies import Body
+from task_app.server.requests import EnvConfig, EnvSpec, Name, PolicyConfig, PolicySpec, RolloutRequest, Seed
 
 __all__ = ["InitializeBody", "PolicyBody", "PolicyStepBody", "StepBody", "TerminateBody"]
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Seed = Annotated[int, Field(ge=0, lt=2**31 - 1)]
 
-
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
+class _Body(Body):
     def set_of(self, *names: str) -> list[str]:
         """Those of the fields that the client sent."""
         return [name for name in names if getattr(self, name) is not None]
