@@ -362,6 +362,14 @@ def missed(measured: Sequence[Measurement], floors: Sequence[float], health_ms: 
     return found
 
 
+def keep(result: dict[str, Any], output: Path) -> None:
+    """Print the figures and store them."""
+    text = json.dumps(result, indent=2)
+    print(text)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text + "\n")
+
+
 def main() -> None:
     """Run, print, store; the exit code is 1 when a target was missed."""
     parser = argparse.ArgumentParser(description="Speed of the hosted task app beside the closest peer's.")
@@ -370,10 +378,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "hosted_rollouts.json")
     arguments = parser.parse_args()
     result = run(arguments.rollouts, arguments.workers)
-    text = json.dumps(result, indent=2)
-    print(text)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(text + "\n")
+    keep(result, arguments.output)
     sys.exit(1 if result["missed"] else 0)
 
 

@@ -11,7 +11,6 @@ in the database with all its decisions, and the database must pass `traces verif
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from hosted_rollouts import DECISIONS, ROLLOUTS_PER_SEED, children, process, request, timed, traces_kept
+from hosted_rollouts import DECISIONS, ROLLOUTS_PER_SEED, children, keep, process, request, timed, traces_kept
 from rich.progress import track
 
 from task_app.verify import verify_database
@@ -120,10 +119,7 @@ def main() -> None:
         and found["traces_kept"] == arguments.rollouts
         and found["verified"]
     )
-    text = json.dumps(result, indent=2)
-    print(text)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(text + "\n")
+    keep(result, arguments.output)
     sys.exit(0 if result["passed"] else 1)
 
 

@@ -15,7 +15,17 @@ from task_app.core.names import did_you_mean
 if TYPE_CHECKING:
     from task_app.config import Config
 
-__all__ = ["CONTEXT", "DEFAULT_DB", "CommandGroup", "ConfigFile", "Db", "Json", "config_from", "run_guarded"]
+__all__ = [
+    "CONTEXT",
+    "DEFAULT_DB",
+    "CommandGroup",
+    "ConfigFile",
+    "Db",
+    "Json",
+    "config_from",
+    "overrides_from",
+    "run_guarded",
+]
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Lets a command take `--section.key=value` overrides; anything else left over is refused by name."""
@@ -41,10 +51,16 @@ def config_from(ctx: typer.Context, path: Path | None, options: Mapping[str, Any
 
     `options` are dotted keys; those that are None were not given.
     """
-    from task_app.config import load_config, parse_overrides
+    from task_app.config import load_config
 
-    given = {key: value for key, value in options.items() if value is not None}
-    return load_config(path, parse_overrides(ctx.args) | given)
+    return load_config(path, overrides_from(ctx, options))
+
+
+def overrides_from(ctx: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command was told besides its file: `--section.key=value`, and over that its own options."""
+    from task_app.config import parse_overrides
+
+    return parse_overrides(ctx.args) | {key: value for key, value in options.items() if value is not None}
 
 
 def run_guarded(command: Callable[[], Any]) -> None:

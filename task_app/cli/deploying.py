@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from, overrides_from
 
 if TYPE_CHECKING:
     from task_app.deploy.command import Action, ModalCall
@@ -68,15 +68,14 @@ def _call(
     as_json: bool,
     config: Path | None,
 ) -> None:
-    settings = config_from(ctx, config, {"task.app": app, "modal.name": name})
+    options = {"task.app": app, "modal.name": name}
+    settings = config_from(ctx, config, options)
     from task_app.cli.choosing import secrets_for
     from task_app.cli.output import console, errors, print_json
-    from task_app.config import parse_overrides
     from task_app.deploy.command import modal_call, run
     from task_app.deploy.deployment import needed_secrets
 
-    given = {"task.app": app, "modal.name": name}
-    overrides = parse_overrides(ctx.args) | {key: value for key, value in given.items() if value is not None}
+    overrides = overrides_from(ctx, options)
     call = modal_call(action, settings, config, overrides, modal_cli=modal_cli, env_file=env_file)
     if dry_run:
         _print_call(call, as_json)

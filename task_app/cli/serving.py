@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from, overrides_from
 
 __all__ = ["add_to"]
 
@@ -86,7 +86,6 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Serve a task app over HTTP until interrupted; clients send their key (ENVIRONMENT_API_KEY)."""
-    from task_app.config import parse_overrides
     from task_app.core.errors import ConfigError
 
     options = {"task.app": name, "server.host": host, "server.port": port, "server.workers": workers}
@@ -97,7 +96,6 @@ def serve(
     from task_app.server.serve import Reload, needed_keys
     from task_app.server.serve import serve as run_server
 
-    given = parse_overrides(ctx.args) | {key: value for key, value in options.items() if value is not None}
     secrets = secrets_for(needed_keys(settings), env_file)
 
     def ready(address: str) -> None:
@@ -120,5 +118,5 @@ def serve(
         ready=ready,
         environ=secrets.environ,
         force=force,
-        reload=Reload(config, given) if reload else None,
+        reload=Reload(config, overrides_from(ctx, options)) if reload else None,
     )

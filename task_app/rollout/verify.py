@@ -271,10 +271,8 @@ def _expected_end(episode: Episode) -> list[_End]:
     if last and _is_spent(episode, last):
         return [("truncated", "max_env_steps", False, True)]
     ends: list[_End] = []
-    if episode.cause in (
-        "context",
-        "stopped",
-    ):  # what fits its context, and when it says no more, is the policy's to say
+    # What fits its context, and when it says no more, is the policy's to say.
+    if episode.cause in ("context", "stopped"):
         ends.append(("truncated", episode.cause, False, True))
     if len(decisions) == episode.max_decisions:
         ends.append(("truncated", "max_decisions", False, True))

@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 from task_app.core.errors import StoreError
 from task_app.http.errors import Busy, Conflict
 from task_app.http.process import identity_of, is_running
-from task_app.store.database import begin_writing
+from task_app.store.database import BUSY_TIMEOUT_S, begin_writing, use_write_ahead_log
 
 __all__ = ["KEPT_S", "Counts", "Request", "RunningRollout", "Shared", "shared_path"]
 
@@ -33,7 +33,6 @@ State = Literal["waiting", "running"]
 
 KEPT_S = 24 * 3600.0
 """How long an answer is kept for its idempotency key."""
-_BUSY_TIMEOUT_S = 30.0
 _NOBODY = "0:"
 
 _SCHEMA = """
@@ -108,7 +107,7 @@ class Shared:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             shared = cls(path, max_running, max_waiting)
-            shared._connection.execute("PRAGMA journal_mode = WAL")
+            use_write_ahead_log(shared._connection)
             shared._connection.executescript(_SCHEMA)
         except (sqlite3.Error, OSError) as error:
             raise _unusable(path, error) from error
@@ -294,7 +293,7 @@ class Shared:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction, which begins with what is owed."""
         with self._lock, self._told():
-            begin_writing(self._connection, _BUSY_TIMEOUT_S)
+            begin_writing(self._connection)
             try:
                 owed = list(self._owed)
                 for sql, values in owed:
@@ -346,9 +345,7 @@ class Shared:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from task_app.core.errors import StoreError
 from task_app.store.schema import APPLICATION_ID, STATEMENTS
 
-__all__ = ["BUSY_TIMEOUT_S", "begin_writing", "explain", "open_database", "read_only_uri"]
+__all__ = ["BUSY_TIMEOUT_S", "begin_writing", "explain", "open_database", "read_only_uri", "use_write_ahead_log"]
 
 BUSY_TIMEOUT_S = 30.0
 
@@ -38,7 +38,7 @@ def open_database(path: Path, *, create: bool, read_only: bool) -> sqlite3.Conne
     try:
         _check_identity(connection, path, may_be_empty=create)
         if not read_only:
-            _use_write_ahead_log(connection)
+            _use_as_traces_are(connection)
             _migrate(connection)
         _check_version(connection, path, read_only)
     except sqlite3.Error as error:
@@ -115,8 +115,11 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
-def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging; unlike elsewhere, SQLite does not wait for a lock here."""
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging, synced at checkpoints. Raises sqlite3.Error after `BUSY_TIMEOUT_S`.
+
+    Unlike elsewhere, SQLite does not wait for a lock here.
+    """
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -127,6 +130,10 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
                 raise
             time.sleep(0.01)
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _use_as_traces_are(connection: sqlite3.Connection) -> None:
+    use_write_ahead_log(connection)
     # An episode touches dozens of pages all over the index of texts: a checkpoint every 32 MB of log instead of every
     # 4 writes each of them once for many episodes, and the cache keeps them at hand meanwhile.
     connection.execute("PRAGMA wal_autocheckpoint = 8000")

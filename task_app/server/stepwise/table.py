@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from task_app.core.errors import StoreError
 from task_app.http.process import identity_of, is_running
+from task_app.store.database import BUSY_TIMEOUT_S, begin_writing, use_write_ahead_log
 
 __all__ = ["Answer", "SessionRow", "SessionTable"]
 
@@ -45,7 +46,6 @@ CREATE TABLE IF NOT EXISTS decided (
     completion TEXT NOT NULL, PRIMARY KEY (policy_id, env_id, turn)
 ) STRICT;
 """
-_BUSY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class SessionTable:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             path.touch(mode=0o600, exist_ok=True)  # an endpoint's address may carry a secret
-            self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._prepare()
@@ -239,18 +241,9 @@ class SessionTable:
     # -- inside ----------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Write-ahead log and tables. Several workers start at once, and switching the log waits for no lock."""
-        deadline = time.monotonic() + _BUSY_S
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = NORMAL")
-                break
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-        self._connection.execute("BEGIN IMMEDIATE")
+        """Write-ahead log and tables. Several workers start at once."""
+        use_write_ahead_log(self._connection)
+        begin_writing(self._connection)
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self._connection.execute(statement)
         self._connection.execute("COMMIT")
@@ -260,7 +253,7 @@ class SessionTable:
         """A write transaction that is always ended; yields the connection's `execute`. Raises StoreError."""
         with self._guard:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                begin_writing(self._connection)
                 try:
                     yield self._connection.execute
                     self._connection.execute("COMMIT")
