@@ -80,7 +80,7 @@ def create_app(config: Config, *, environ: Mapping[str, str] = os.environ) -> Fa
     _add_middleware(app, config.server, service, keys, viewer)
     _add_routes(app, service)
     viewer.add_to(app)
-    stepwise.add_to(app, config, environ)
+    stepwise.add_to(app, config, environ, service)
     return app
 
 

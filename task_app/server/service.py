@@ -53,7 +53,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Service:
-    """One served task; usable while `opened`."""
+    """One served task; usable while `opened`.
+
+    Then `store` is the trace database, `files` the folder of SFT rows if there is one, `client` asks model endpoints.
+    """
 
     def __init__(self, config: Config, spec: TaskSpec, environ: Mapping[str, str], metrics: Metrics) -> None:
         self.spec, self.metrics = spec, metrics
@@ -72,17 +75,17 @@ class Service:
         Raises StoreError for the database, ConfigError for a trace folder that cannot be written.
         """
         folder, server = self._config.server.trace_dir, self._config.server
-        self._files = EpisodeFiles.open(folder) if folder else None
+        self.files = EpisodeFiles.open(folder) if folder else None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         with (
-            TraceStore.open(self._config.rollout.trace_db) as self._store,
+            TraceStore.open(self._config.rollout.trace_db) as self.store,
             TraceStore.open(self._config.rollout.trace_db, read_only=True) as self._glance,
             Shared.opened(
                 shared_path(self._config.rollout.trace_db),
                 max_running=server.max_concurrent_rollouts,
                 max_waiting=server.max_waiting_rollouts,
             ) as self.shared,
-            httpx.Client(follow_redirects=False, limits=limits) as self._client,
+            httpx.Client(follow_redirects=False, limits=limits) as self.client,
         ):
             tasks = [asyncio.create_task(self._heed_aborts()), asyncio.create_task(self._let_in())]
             try:
@@ -134,11 +137,11 @@ class Service:
 
     async def status(self, run_id: str) -> RunStatus:
         """What plays, waits and is stored of a run. Raises NotFound."""
-        return await to_thread.run_sync(run_status, run_id, self.shared, self._store)
+        return await to_thread.run_sync(run_status, run_id, self.shared, self.store)
 
     async def abort(self, run_id: str) -> int:
         """End all that plays or waits of a run, in every worker; how many there are. Raises NotFound."""
-        return await to_thread.run_sync(abort_run, run_id, self.shared, self._store)
+        return await to_thread.run_sync(abort_run, run_id, self.shared, self.store)
 
     # -- playing -----------------------------------------------------------------------------------
 
@@ -149,11 +152,11 @@ class Service:
         broke, StoreError when it could not be kept, Conflict for a key that came with another `body`.
         """
         resolved = await to_thread.run_sync(self._resolve, request)
-        rollout = Rollout(resolved, self._store, self._files)
+        rollout = Rollout(resolved, self.store, self.files)
         if not key:
             return Answered(await self._played(rollout))
         limit_s = self._limit_s(rollout)
-        once = Once(self.shared, self._store, key, body, rollout)
+        once = Once(self.shared, self.store, key, body, rollout)
         return await once.answered(lambda: self._played(rollout), limit_s)
 
     async def _played(self, rollout: Rollout) -> bytes:
@@ -267,12 +270,12 @@ class Service:
         return rollout.resolved.limits.max_time_s or self._config.server.max_time_s
 
     def _resolve(self, request: RolloutRequest) -> ResolvedRequest:
-        return resolve_request(request, self._config, client=self._client, environ=self._environ)
+        return resolve_request(request, self._config, client=self.client, environ=self._environ)
 
     def _play(self, rollout: Rollout) -> tuple[Episode, bytes | InfrastructureFailure]:
         run_id = rollout.resolved.request.run_id
         if run_id not in self._runs_written:
-            self._store.write_run(run_id, "serve", self._config_as_json)
+            self.store.write_run(run_id, "serve", self._config_as_json)
             if len(self._runs_written) >= _RUNS_REMEMBERED:
                 self._runs_written.clear()
             self._runs_written.add(run_id)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from task_app.core.errors import ConfigError
 from task_app.http import SERVICE
 from task_app.http.ports import check_port_free, listen, who_listens
+from tests.http.stranger import saying
 
 
 def test_listens_on_a_free_port_and_on_localhost():
@@ -56,21 +54,8 @@ def test_a_taken_port_names_the_process_and_the_way_out():
     ],
 )
 def test_one_of_ours_is_known_by_its_health_answer(health, expected):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps(health).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format, *args): ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        assert who_listens(server.server_port).startswith(expected)
-        thread.join()
+    with saying(health) as port:
+        assert who_listens(port).startswith(expected)
 
 
 def test_nobody_listens():

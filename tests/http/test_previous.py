@@ -8,9 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -19,6 +17,7 @@ from task_app.http import SERVICE
 from task_app.http.ports import listen
 from task_app.http.previous import end_previous, remembered
 from task_app.http.process import process_began
+from tests.http.stranger import saying
 
 
 @pytest.fixture(autouse=True)
@@ -48,30 +47,6 @@ def ours(tmp_path):
     finally:
         process.kill()
         process.communicate()
-
-
-@contextmanager
-def saying(health):
-    """A stranger in this process that answers every request so."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps(health).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format, *args): ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def test_a_free_port_has_nobody_to_end():

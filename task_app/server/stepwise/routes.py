@@ -8,21 +8,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-import httpx
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
 from task_app.config import Config
-from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, error_response
+from task_app.server.service import Service
 from task_app.server.shared import shared_path
 from task_app.server.stepwise.bodies import InitializeBody, PolicyBody, PolicyStepBody, StepBody, TerminateBody
 from task_app.server.stepwise.policies import SessionPolicies
 from task_app.server.stepwise.sessions import SessionProblem, Sessions
 from task_app.server.stepwise.table import SessionTable
-from task_app.store import TraceStore
-from task_app.wiring import check
 
 __all__ = ["add_to"]
 
@@ -44,25 +41,22 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 class _Stepwise:
     """The open parts, and threads for the work: at most as many at once as rollouts, as many more may wait."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        self._config, self._environ = config, environ
-        self.app = check(config).app
+    def __init__(self, config: Config, environ: Mapping[str, str], service: Service) -> None:
+        self._config, self._environ, self._service = config, environ, service
+        self.app = service.spec.app
         self._inside = 0
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Hold the databases open, end what nobody uses meanwhile, and what is left at the end."""
-        config = self._config
-        folder, path = config.server.trace_dir, config.rollout.trace_db
-        files = EpisodeFiles.open(folder) if folder else None
+        """Hold the sessions open, end what nobody uses meanwhile, and what is left at the end.
+
+        Inside the service's own `opened`: episodes are stored where rollouts are.
+        """
+        config, service = self._config, self._service
         self._threads = CapacityLimiter(config.server.max_concurrent_rollouts)
-        with (
-            TraceStore.open(path) as store,
-            SessionTable(shared_path(path)) as table,
-            httpx.Client(follow_redirects=False) as client,
-        ):
-            self.sessions = Sessions(config, table, store, files)
-            self.policies = SessionPolicies(self.sessions, client, self._environ)
+        with SessionTable(shared_path(config.rollout.trace_db)) as table:
+            self.sessions = Sessions(config, table, service.store, service.files)
+            self.policies = SessionPolicies(self.sessions, service.client, self._environ)
             expiring = asyncio.create_task(self._expire())
             try:
                 yield
@@ -97,9 +91,9 @@ class _Stepwise:
                 logger.exception("sessions could not be looked through")
 
 
-def add_to(app: FastAPI, config: Config, environ: Mapping[str, str]) -> None:
-    """Add the routes and what keeps them to the hosted app. Raises ConfigError for a config without such a task."""
-    stepwise = _Stepwise(config, environ)
+def add_to(app: FastAPI, config: Config, environ: Mapping[str, str], service: Service) -> None:
+    """Add the routes, and what keeps their sessions, to the hosted app of `service`."""
+    stepwise = _Stepwise(config, environ, service)
     _open_with(app, stepwise)
     _add_env_routes(app, stepwise)
     _add_policy_routes(app, stepwise)
