@@ -4,7 +4,8 @@
 
 A fault is a piece of source replaced as its module is imported; nothing on the disk changes. Every one is tried in a
 fork of this process, which imports what is slow and nothing that is broken, so that it costs little more than its
-tests do. A fork writes FOLDER/<number>.json: test → [phase in which it failed, or "", and how].
+tests do. A fork writes FOLDER/<number>.json: test → [phase in which it failed, or "", and how]. One that wrote nothing,
+because the machine stood still or ended it, is tried once more, alone; FOLDER/<number>.first says where it stood.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def run_tests(fault: Break | None, tests: Iterable[str], result: Path) -> None:
     with result.with_suffix(".log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+        kept = os.fdopen(os.dup(log.fileno()), "w")  # pytest takes 1 and 2 for itself while a test runs
+        faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=kept)
         arguments = ["-p", "no:cacheprovider", "--basetemp", str(result.with_suffix("")), "--tb=short"]
         pytest.main([*arguments, *(f"tests/{test}" for test in tests)], plugins=[outcomes])
     result.write_text(json.dumps(outcomes.told))
@@ -134,6 +136,12 @@ def main() -> None:
         start(fault, tests, folder / f"{name}.json")
     for _ in range(min(AT_ONCE, len(jobs))):
         os.wait()
+    for fault, tests, name in jobs:
+        result = folder / f"{name}.json"
+        if not result.exists():
+            os.replace(result.with_suffix(".log"), result.with_suffix(".first"))
+            start(fault, tests, result)
+            os.wait()
 
 
 if __name__ == "__main__":

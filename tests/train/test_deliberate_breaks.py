@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from tests.train import broken_runs
 from tests.train.breaks import BREAKS
 from tests.train.broken_runs import HEALTHY, ROOT
+
+pytestmark = pytest.mark.filterwarnings("default:fault .* was tried twice")
 
 NO_FINDING = ("NameError", "SyntaxError", "ImportError", "AttributeError", "ModuleNotFoundError")
 """A fault that fails like this is no wrong number but code that does not run, and shows nothing."""
@@ -33,6 +36,8 @@ def outcomes(tmp_path_factory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+    for twice in folder.glob("*.first"):
+        warnings.warn(f"fault {twice.stem} was tried twice; the first time:\n{twice.read_text()}", stacklevel=1)
     return folder
 
 
