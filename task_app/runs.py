@@ -16,8 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from task_app import __version__
 from task_app.analyze.stats import Mean, mean_interval
 from task_app.apps import find_apps
@@ -27,6 +25,7 @@ from task_app.core.errors import ConfigError, StoreError
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import Limits, plan_groups, play
 from task_app.rollout.client import HostedTaskApp
 from task_app.store import TraceStore
@@ -72,7 +71,7 @@ def play_config(
     """
     spec = check(config)
     rollout = config.rollout
-    with httpx.Client(follow_redirects=False) as client:
+    with HttpClient() as client:
         own = config.server.key_envs
         policy = make_policy(config.policy, spec, embedded=embedded, client=client, environ=environ, own_key_envs=own)
         if wrap is not None:

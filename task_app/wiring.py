@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 from pydantic import ValidationError
 
 from task_app.apps import get_app
@@ -24,6 +23,7 @@ from task_app.core.policy import Policy
 from task_app.core.task import TaskApp, TaskSpec
 from task_app.policies import ChatPolicy, ChatSettings, ReplayPolicy, ScriptedPolicy
 from task_app.policies.chat import provider_key
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import Limits
 from task_app.store import TraceStore
 
@@ -72,7 +72,7 @@ def make_policy(
     spec: TaskSpec,
     *,
     embedded: EmbeddedFactory | None = None,
-    client: httpx.Client | None = None,
+    client: HttpClient | None = None,
     environ: Mapping[str, str] = os.environ,
     own_key_envs: Collection[str] = ServerSection().key_envs,
     identify: bool = False,
@@ -111,7 +111,7 @@ def _chat(
     settings: PolicySection,
     environ: Mapping[str, str],
     own_key_envs: Collection[str],
-    client: httpx.Client | None,
+    client: HttpClient | None,
     identify: bool,
 ) -> ChatPolicy:
     for key in ("model", "inference_url"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from task_app.config import Config
 from task_app.config.models import PolicySection
 from task_app.core.errors import ConfigError, StoreError
 from task_app.policies import ChatPolicy, ReplayPolicy, ScriptedPolicy
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import Limits
 from task_app.store import TraceStore
 from task_app.wiring import check, make_limits, make_policy, make_spec, policy_names
@@ -103,7 +103,7 @@ class TestPolicies:
             **CHAT, temperature=0.5, top_p=0.9, max_tokens=7, timeout_s=1.0, deadline_s=2.0, tries=4
         )
         environ = {"OPENAI_API_KEY": "sk-o", "GROQ_API_KEY": "sk-g", "ENVIRONMENT_API_KEY": "own"}
-        with httpx.Client() as client:
+        with HttpClient() as client:
             made = make_policy(settings, SPEC, client=client, environ=environ)
         assert isinstance(made, ChatPolicy)
         kept = made._settings

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint as a policy: one pooled HTTP client, tool calling, bounded waits.
+"""Any OpenAI-compatible endpoint as a policy: one shared HTTP client, tool calling, bounded waits.
 
 Keys are sent to the host they belong to and to no other; redirects are not followed. Whatever the
 model says is passed on as it is; judging it is the task app's `parse`.
@@ -31,6 +31,7 @@ from task_app.policies.chat_wire import (
     unsupported_parameter,
 )
 from task_app.policies.endpoint import Endpoint, Fault, encode_json, read_json
+from task_app.policies.http_client import HttpClient
 
 __all__ = [
     "EPISODE_HEADER",
@@ -49,7 +50,7 @@ EPISODE_HEADER, NOISE_KEY_HEADER = "X-Task-App-Episode", "X-Task-App-Noise-Key"
 """Headers that tell a trainer's endpoint which decision is asked for; sent where `ChatSettings.identify` says so."""
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_learned: WeakKeyDictionary[httpx.Client, dict[tuple[str, str], tuple[str, ...]]] = WeakKeyDictionary()
+_learned: WeakKeyDictionary[HttpClient, dict[tuple[str, str], tuple[str, ...]]] = WeakKeyDictionary()
 """Parameters that models refused, by client, address and model; policies of one client share what they learn."""
 
 _log = logging.getLogger(__name__)
@@ -103,19 +104,20 @@ class ChatPolicy:
     name = "chat"
     batched = False
 
-    def __init__(self, settings: ChatSettings, client: httpx.Client | None = None) -> None:
+    def __init__(self, settings: ChatSettings, client: HttpClient | None = None) -> None:
         self.version = settings.model
         self._settings = settings
-        self._url = completions_url(settings.inference_url)
-        self._client = client or httpx.Client(follow_redirects=False)
-        self._name = f"model endpoint {self._url.host}"
+        url = completions_url(settings.inference_url)
+        self._url, self._host = str(url), url.host
+        self._client = client or HttpClient()
+        self._name = f"model endpoint {self._host}"
         self._endpoint = Endpoint(self._client, self._name, settings.api_key, settings.timeout_s, settings.tries)
         self._known = _learned.setdefault(self._client, {})
-        self._place = (str(self._url), settings.model)
+        self._place = (self._url, settings.model)
         self._system, self._tools, self._parameters = _Encoded(), _Encoded(), _Encoded()
 
     def close(self) -> None:
-        """Close the pooled connections."""
+        """Close the kept connections."""
         self._client.close()
 
     def decide(self, requests: Sequence[DecisionRequest]) -> list[Completion]:
@@ -167,7 +169,7 @@ class ChatPolicy:
     def _parameters_of(self, request: DecisionRequest, refused: tuple[str, ...]) -> dict[str, Any]:
         """What is sent besides model, messages and tools."""
         settings = self._settings
-        limits = _LIMITS[::-1] if self._url.host == "api.openai.com" else _LIMITS
+        limits = _LIMITS[::-1] if self._host == "api.openai.com" else _LIMITS
         limit = next((name for name in limits if name not in refused), limits[0])
         parameters: dict[str, Any] = {"top_p": settings.top_p, "temperature": settings.temperature}
         parameters[limit] = settings.max_tokens

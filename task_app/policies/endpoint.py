@@ -1,4 +1,4 @@
-"""One JSON endpoint over a pooled client: bounded waits, retries with back-off, and why it failed.
+"""One JSON endpoint over a shared client: bounded waits, retries with back-off, and why it failed.
 
 Keys go to the host that is asked and to no other; redirects are not followed. What an answer says is for the caller
 to read: this knows no wire form.
@@ -14,16 +14,13 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import httpx
 import stamina
 
 from task_app.core.errors import PolicyError
+from task_app.policies.http_client import Answer, CallFailed, HttpClient, header_line
 
 __all__ = ["MAX_ANSWER_BYTES", "Endpoint", "Fault", "encode_json", "is_worth_another_try", "read_json"]
 
@@ -40,8 +37,6 @@ Refused = Callable[[int, bytes], Exception | None]
 
 # Retries are announced where logging is set up, and not on a bare terminal.
 logging.getLogger("stamina").addHandler(logging.NullHandler())
-# httpx tells every address at INFO, and an address may hold a secret: a query, or a trainer's endpoint.
-logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class Fault(Exception):
@@ -57,7 +52,7 @@ class Endpoint:
 
     def __init__(
         self,
-        client: httpx.Client,
+        client: HttpClient,
         name: str,
         api_key: str = "",
         timeout_s: float = 60.0,
@@ -68,13 +63,13 @@ class Endpoint:
         words are told: only for servers that echo no keys."""
         self._client, self._name = client, name
         self._timeout_s, self._tries, self._quoting = timeout_s, tries, quoting
-        key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._headers = httpx.Headers({**client.headers, "Content-Type": "application/json", **key})
+        key = [header_line("Authorization", f"Bearer {api_key}")] if api_key else []
+        self._headers = ["Content-Type: application/json", *key]
 
     def ask(
         self,
         method: str,
-        url: httpx.URL,
+        url: str,
         body: Any,
         read: Callable[[bytes], T],
         *,
@@ -90,7 +85,7 @@ class Endpoint:
         help after faults. `headers` are sent besides the usual ones.
         """
         content = body if isinstance(body, bytes | None) else encode_json(body)
-        sent = httpx.Headers({**self._headers, **headers}) if headers else self._headers
+        sent = [*self._headers, *(header_line(name, value) for name, value in (headers or {}).items())]
         tries = 0
 
         def wait_before_next(error: Exception) -> float | bool:
@@ -112,48 +107,33 @@ class Endpoint:
     def _send(
         self,
         method: str,
-        url: httpx.URL,
+        url: str,
         content: bytes | None,
-        headers: httpx.Headers,
+        headers: Sequence[str],
         deadline: float,
         refused: Refused | None,
     ) -> bytes:
         """The whole answer, within `timeout_s` and before the deadline."""
         timeout_s = max(0.001, min(self._timeout_s, deadline - time.monotonic()))
-        end = time.monotonic() + timeout_s
-        late = f"no whole answer within {timeout_s:.3g} s"
-        # Made by hand: the client would read the address and merge its defaults anew each time.
-        timeouts = {"connect": timeout_s, "read": timeout_s, "write": timeout_s, "pool": timeout_s}
-        request = httpx.Request(method, url, headers=headers, content=content, extensions={"timeout": timeouts})
         try:
-            response = self._client.send(request, stream=True, follow_redirects=False)
-            try:
-                if response.status_code != 200:
-                    raise self._error_of(response, end, refused)
-                answer, whole = _bytes_of(response, end, MAX_ANSWER_BYTES)
-            finally:
-                response.close()
-        except httpx.TimeoutException as error:
-            raise Fault(late) from error
-        except httpx.ConnectError as error:
-            raise Fault("it cannot be reached") from error
-        except httpx.HTTPError as error:
-            raise Fault(f"the connection broke ({type(error).__name__})") from error
-        if not whole:
-            raise Fault(late if len(answer) <= MAX_ANSWER_BYTES else f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-        return answer
+            answer = self._client.call(
+                method, url, headers=headers, content=content, timeout_s=timeout_s, most=MAX_ANSWER_BYTES
+            )
+        except CallFailed as error:
+            raise Fault(str(error)) from error
+        if answer.status != 200:
+            raise self._error_of(answer, refused)
+        if not answer.whole:
+            raise Fault(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        return answer.body
 
-    def _error_of(self, response: httpx.Response, end: float, refused: Refused | None) -> Exception:
+    def _error_of(self, answer: Answer, refused: Refused | None) -> Exception:
         """What to raise for a status that is no success."""
-        status = response.status_code
-        read = self._quoting or (refused is not None and not is_worth_another_try(status))
-        body = b""
-        with suppress(httpx.HTTPError):  # the status is known: what becomes of the words changes nothing
-            body = _bytes_of(response, end, _REFUSAL_BYTES)[0] if read else b""
-        said = f", it says {body[:_QUOTED_BYTES].decode('utf-8', 'replace')!r}" if self._quoting else ""
+        status = answer.status
+        said = f", it says {answer.body[:_QUOTED_BYTES].decode('utf-8', 'replace')!r}" if self._quoting else ""
         if is_worth_another_try(status):
-            return Fault(f"HTTP {status}{said}", _seconds(response.headers.get("retry-after", "")))
-        if refused is not None and (special := refused(status, body)) is not None:
+            return Fault(f"HTTP {status}{said}", answer.retry_after_s)
+        if refused is not None and (special := refused(status, answer.body[:_REFUSAL_BYTES])) is not None:
             return special
         why = "it redirects, which is not followed" if status in _REDIRECTS else _WHY.get(status)
         return PolicyError(f"{self._name}: HTTP {status}, {why or 'it refused the request'}{said}", retryable=False)
@@ -177,16 +157,6 @@ def read_json(answer: bytes) -> Any:
         raise Fault("the answer is not JSON") from error
 
 
-def _bytes_of(response: httpx.Response, end: float, most: int) -> tuple[bytes, bool]:
-    """The decompressed body, and whether it is whole: it may come late, or have more than `most` bytes."""
-    body = bytearray()
-    for part in response.iter_bytes():
-        body += part
-        if time.monotonic() > end or len(body) > most:
-            return bytes(body), False
-    return bytes(body), True
-
-
 def _tried(error: Fault, tries: int, deadline: float) -> str:
     """How often it was tried, and why not again where the endpoint asked for too long a pause."""
     times = "once" if tries == 1 else f"{tries} times"
@@ -194,14 +164,3 @@ def _tried(error: Fault, tries: int, deadline: float) -> str:
     if error.wait_s < left_s or not error.wait_s:
         return f" (tried {times})"
     return f" (tried {times}; it asks to wait {error.wait_s:.0f} s, but only {left_s:.3g} s are left)"
-
-
-def _seconds(retry_after: str) -> float:
-    """The pause a `Retry-After` header asks for, as seconds or until a date; 0 where it says neither."""
-    if retry_after.isdecimal():
-        return float(retry_after[:12])
-    try:
-        until = parsedate_to_datetime(retry_after)
-    except ValueError:
-        return 0.0
-    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -10,13 +10,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import httpx
-
 from task_app import __version__
 from task_app.config import Config
 from task_app.core.errors import ConfigError
 from task_app.core.types import Episode
 from task_app.core.wire import episode_from_json, episode_to_json
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import plan_groups, play
 from task_app.wiring import check, make_limits, make_policy
 
@@ -60,7 +59,7 @@ def play_group(text: str, *, environ: Mapping[str, str] = os.environ) -> str:
     config = Config.model_validate_json(json.dumps(job["config"]))
     spec, rollout = check(config), config.rollout
     plans = plan_groups([job["seed"]], rollout.group_size, run_id=job["run_id"], noise_seed=config.seed)
-    with httpx.Client(follow_redirects=False) as client:
+    with HttpClient() as client:
         own = config.server.key_envs
         policy = make_policy(config.policy, spec, client=client, environ=environ, own_key_envs=own)
         limits, flags = make_limits(config), config.step_rewards

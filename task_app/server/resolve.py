@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 from pydantic import ValidationError
 
 from task_app.config import Config, describe_validation_error
@@ -20,6 +19,7 @@ from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import StepRewardFlags
 from task_app.policies.chat import provider_key, same_origin
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import Limits
 from task_app.server.requests import AGENT_OPS, ENV_OPS, RolloutRequest
 from task_app.wiring import make_policy, make_spec
@@ -53,7 +53,7 @@ def check_endpoint(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def resolve_request(
-    request: RolloutRequest, config: Config, *, client: httpx.Client, environ: Mapping[str, str]
+    request: RolloutRequest, config: Config, *, client: HttpClient, environ: Mapping[str, str]
 ) -> ResolvedRequest:
     """The request with the config's settings where it says nothing. `client` is shared by chat policies."""
     spec, flags, limits = resolve_task(request, config)
@@ -161,7 +161,7 @@ def _agent_ops(ops: list[Any]) -> int:
 
 
 def resolve_policy(
-    request: RolloutRequest, config: Config, spec: TaskSpec, client: httpx.Client, environ: Mapping[str, str]
+    request: RolloutRequest, config: Config, spec: TaskSpec, client: HttpClient, environ: Mapping[str, str]
 ) -> Policy:
     """The request's policy settings over the server's.
 

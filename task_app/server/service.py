@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-import httpx
 from anyio import to_thread
 
 from task_app.config import Config
@@ -27,6 +26,7 @@ from task_app.core.types import Episode
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
 from task_app.policies.chat import completions_url
+from task_app.policies.http_client import HttpClient
 from task_app.server.describe import describe, seed_info
 from task_app.server.idempotency import Answered, Once
 from task_app.server.metrics import Metrics
@@ -76,7 +76,6 @@ class Service:
         """
         folder, server = self._config.server.trace_dir, self._config.server
         self.files = EpisodeFiles.open(folder) if folder else None
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         with (
             TraceStore.open(self._config.rollout.trace_db) as self.store,
             TraceStore.open(self._config.rollout.trace_db, read_only=True) as self._glance,
@@ -85,7 +84,7 @@ class Service:
                 max_running=server.max_concurrent_rollouts,
                 max_waiting=server.max_waiting_rollouts,
             ) as self.shared,
-            httpx.Client(follow_redirects=False, limits=limits) as self.client,
+            HttpClient() as self.client,
         ):
             tasks = [asyncio.create_task(self._heed_aborts()), asyncio.create_task(self._let_in())]
             try:

@@ -52,6 +52,6 @@ def make_samplers(
     if settings.api_key_env:
         own, field = config.server.key_envs, "sampler.api_key_env"
         key = provider_key(settings.base_url, settings.api_key_env, environ, own_key_envs=own, field=field)
-    server = VllmServer(settings, api_key=key, connections=config.rollout.concurrency)
+    server = VllmServer(settings, api_key=key)
     handover = Handover(network, server, settings.handover or config.training.run_dir / "handover")
     return lambda temperature: VllmSampler(network, temperature, settings, server, handover)

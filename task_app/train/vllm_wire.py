@@ -33,11 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
 from task_app.config.training import SamplerSection
 from task_app.core.errors import PolicyError, TrainError
 from task_app.policies.endpoint import Endpoint, read_json
+from task_app.policies.http_client import HttpClient
 from task_app.train.sampler import Answer
 
 __all__ = ["PROCESSED", "Expected", "ServedModel", "VllmServer", "read_completion"]
@@ -74,10 +73,9 @@ class VllmServer:
     """Speaks to one server; safe to use from many threads. Every call raises PolicyError when the server fails, and
     TrainError when its answer is not what the wire says."""
 
-    def __init__(self, settings: SamplerSection, *, api_key: str = "", connections: int = 8) -> None:
+    def __init__(self, settings: SamplerSection, *, api_key: str = "") -> None:
         self._settings = settings
-        limits = httpx.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1)
-        self._client = httpx.Client(follow_redirects=False, limits=limits, trust_env=False)
+        self._client = HttpClient(proxies=False)
         self._root = settings.base_url.rstrip("/")
         self._answers, self._control = (
             Endpoint(self._client, f"vLLM server {self._root}", api_key, timeout_s, _TRIES, quoting=True)
@@ -85,7 +83,7 @@ class VllmServer:
         )
 
     def close(self) -> None:
-        """Close the pooled connections."""
+        """Close the kept connections."""
         self._client.close()
 
     # -- answers ---------------------------------------------------------------------------------
@@ -162,8 +160,8 @@ class VllmServer:
         deadline = time.monotonic() + self._settings.handover_timeout_s
         return self._control.ask(method, self._url(path), body, read, deadline=deadline, retry=True)
 
-    def _url(self, path: str) -> httpx.URL:
-        return httpx.URL(self._root + path)
+    def _url(self, path: str) -> str:
+        return self._root + path
 
 
 def read_completion(answer: Any, expected: Expected) -> Answer:

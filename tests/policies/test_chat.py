@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from task_app.core.errors import ConfigError, PolicyError
@@ -16,6 +15,7 @@ from task_app.core.types import AssistantMessage, Completion, DecisionRequest, T
 from task_app.policies import ChatPolicy, ChatSettings
 from task_app.policies.chat import completions_url, provider_key, same_origin
 from task_app.policies.endpoint import MAX_ANSWER_BYTES
+from task_app.policies.http_client import HttpClient
 
 TOOLS = ({"type": "function", "function": {"name": "interact_many", "parameters": {"type": "object"}}},)
 MESSAGES = ({"role": "system", "content": "rules"}, {"role": "user", "content": "state"})
@@ -79,7 +79,7 @@ def test_one_answer_per_request_in_order(endpoint):
 
 
 def test_many_threads_share_one_client(endpoint):
-    with httpx.Client() as client, ThreadPoolExecutor(8) as pool:
+    with HttpClient() as client, ThreadPoolExecutor(8) as pool:
         policy = ChatPolicy(ChatSettings("m", endpoint.url), client)
         answers = list(pool.map(lambda _: policy.decide([request()])[0], range(40)))
     assert len(answers) == len(endpoint.received) == 40
@@ -198,7 +198,7 @@ def test_faults_are_retried(endpoint, ask, fault):
 
 
 def test_tries_are_counted_and_the_last_cause_is_named(endpoint, ask):
-    endpoint.plan(endpoint.status(500), endpoint.reset)
+    endpoint.plan(endpoint.reset, endpoint.status(500))
     endpoint.otherwise = endpoint.status(502)
     with pytest.raises(PolicyError, match=r"127.0.0.1: HTTP 502 \(tried 3 times\)") as caught:
         ask(tries=3)

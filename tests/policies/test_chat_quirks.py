@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import httpx
 import pytest
 
 from task_app.core.errors import ContextOverflow, PolicyError
 from task_app.core.types import AssistantMessage, DecisionRequest, ToolCall
 from task_app.policies import ChatPolicy, ChatSettings
 from task_app.policies.chat import EPISODE_HEADER, NOISE_KEY_HEADER
+from task_app.policies.http_client import HttpClient
 from tests.policies.stub_endpoint import StubEndpoint
 from tests.policies.test_chat import MESSAGES, TOOLS
 
@@ -26,7 +26,7 @@ OPENAI = "Unsupported parameter: 'max_tokens' is not supported with this model. 
 class Asker:
     """One policy, asked as often as a test likes; what it notes is kept."""
 
-    def __init__(self, client: httpx.Client, url: str, **settings: Any) -> None:
+    def __init__(self, client: HttpClient, url: str, **settings: Any) -> None:
         self.noted: dict[str, Any] = {}
         self.policy = ChatPolicy(ChatSettings(**{"model": "m", "inference_url": url, **settings}), client)
 
@@ -38,7 +38,7 @@ class Asker:
 
 @pytest.fixture
 def asker(endpoint):
-    with httpx.Client() as client:
+    with HttpClient() as client:
         yield lambda **settings: Asker(client, endpoint.url, **settings)
 
 

@@ -12,14 +12,13 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from task_app.core.errors import ConfigError, PolicyError
 from task_app.core.policy import Policy
 from task_app.core.types import Completion
 from task_app.http.errors import Busy, InfrastructureFailure
 from task_app.http.logs import note
 from task_app.policies.chat import completions_url
+from task_app.policies.http_client import HttpClient
 from task_app.rollout import EpisodeRun
 from task_app.server.requests import EnvSpec, PolicySpec, RolloutRequest
 from task_app.server.resolve import resolve_policy
@@ -36,7 +35,7 @@ _WITHOUT_MEMORY = ("chat",)
 class SessionPolicies:
     """The policies of one server's sessions, as one of its workers sees them."""
 
-    def __init__(self, sessions: Sessions, client: httpx.Client, environ: Mapping[str, str]) -> None:
+    def __init__(self, sessions: Sessions, client: HttpClient, environ: Mapping[str, str]) -> None:
         self._sessions, self._client, self._environ = sessions, client, environ
         self._shadows: dict[tuple[str, str], _Shadow] = {}  # other threads add to it: look at a list of it
 

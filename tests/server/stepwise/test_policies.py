@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 
 from task_app.config import load_config
 from task_app.core.wire import episode_bytes
+from task_app.policies.http_client import HttpClient
 from task_app.server.stepwise.policies import SessionPolicies
 from task_app.server.stepwise.sessions import Sessions
 from task_app.server.stepwise.table import SessionTable
@@ -147,7 +147,7 @@ class Meanwhile(str):
 @pytest.mark.parametrize("let_go", ["_forget", "_prune"])
 async def test_copies_may_be_added_while_others_are_let_go(tmp_path, let_go):
     config = load_config(None, {"server.max_sessions": 1})
-    with SessionTable(tmp_path / "s.db") as table, TraceStore.open(tmp_path / "t.db") as store, httpx.Client() as http:
+    with SessionTable(tmp_path / "s.db") as table, TraceStore.open(tmp_path / "t.db") as store, HttpClient() as http:
         policies = SessionPolicies(Sessions(config, table, store, None), http, {})
         shadows: dict[tuple[str, str], Any] = policies._shadows
         over = Meanwhile("over")
