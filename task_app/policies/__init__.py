@@ -5,6 +5,7 @@ replay.py    the actions of stored episodes, played again
 chat.py      any OpenAI-compatible endpoint
 chat_wire.py how its many servers answer and refuse
 endpoint.py  asking one over HTTP: deadlines, retries, errors
+http_client.py one exchange with it, by libcurl
 """
 
 from task_app.policies.chat import ChatPolicy, ChatSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from task_app.codehash import code_hash
 from task_app.config import Config, load_config
 from task_app.core.errors import ConfigError, TaskAppError
 from task_app.export import EpisodeFiles
@@ -131,6 +133,9 @@ def _serve_here(config: Config, environ: Mapping[str, str], listener: socket.soc
 def _run(app: FastAPI, config: Config, listener: socket.socket, ready: Callable[[], None]) -> None:
     sys.setswitchinterval(_SWITCH_S)
     log_to_stderr(config.server.log)
+    code_hash()  # remembered, so that no request waits while every file is read
+    gc.collect()
+    gc.freeze()  # what is loaded stays: to look through it for garbage would stop everything for a tenth of a second
     _Server(app, ready).run(sockets=[listener])
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -35,7 +37,7 @@ from task_app.server.resolve import ResolvedRequest, resolve_request
 from task_app.server.responses import response_bytes
 from task_app.server.rollouts import FinishedRollout, Rollout
 from task_app.server.runs import RunStatus, abort_run, run_status
-from task_app.server.shared import Shared, shared_path
+from task_app.server.shared import Counts, Shared, shared_path
 from task_app.store import TraceStore
 
 __all__ = ["Service"]
@@ -44,12 +46,21 @@ GRACE_S = 1.0
 """How long a rollout may take to notice that its time is up or the server stops, before it is given up."""
 ABORTED = "aborted by request"
 _LOOK_EVERY_S = 0.1
-_TRY_EVERY_S = 0.02
+_TRY_EVERY_S = 0.01
 _RUNS_REMEMBERED = 1024
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How things were at a time of `time.monotonic`; `fault` is why the trace database cannot be read, if so."""
+
+    at: float
+    counts: Counts
+    fault: str
 
 
 class Service:
@@ -65,8 +76,9 @@ class Service:
         self._runs_written: set[str] = set()
         self._playing: dict[str, Rollout] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._place_free = asyncio.Event()
+        self._somebody_waits = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._seen = _Seen(-math.inf, Counts(0, 0), "")
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -115,10 +127,13 @@ class Service:
     def state(self) -> dict[str, Any]:
         """Whether rollouts can be played, and how many do; the database is looked at, not only held open.
 
-        On the event loop, over connections that only read: they wait for no writer, and a thread would for its turn.
+        As seen at most a moment ago by whoever looks about while rollouts play; else on the event loop, over
+        connections that only read: they wait for no writer, and a thread would for its turn.
         """
-        counts, fault = self.shared.counts(), self._glance.fault()
-        server = self._config.server
+        seen, server = self._seen, self._config.server
+        if time.monotonic() - seen.at > 2 * _LOOK_EVERY_S:
+            seen = self._see()
+        counts, fault = seen.counts, seen.fault
         return {
             "ready": not fault and not self._stopping.is_set(),
             "queue": {
@@ -183,34 +198,43 @@ class Service:
     @asynccontextmanager
     async def _place(self, rollout: Rollout, max_wait_s: float) -> AsyncIterator[None]:
         """A place among those that play. Raises Busy when too many wait, or for too long."""
-        episode_id, run_id = rollout.episode_id, rollout.resolved.request.run_id
+        episode_id = rollout.episode_id
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[episode_id] = called  # before it stands in line, where it may be called at once
         try:
-            plays = await to_thread.run_sync(self.shared.enter, episode_id, run_id)
-        except Busy:
-            self.metrics.refused("busy")
+            plays = await self._entered(rollout)
+        except BaseException:
+            del self._waiting[episode_id]
             raise
         self._playing[episode_id] = rollout
         try:
             if not plays:
-                await self._wait_in_line(episode_id, max_wait_s)
+                await self._wait_in_line(called, max_wait_s)
+            del self._waiting[episode_id]
             yield
         finally:
+            self._waiting.pop(episode_id, None)
             del self._playing[episode_id]
-            await to_thread.run_sync(self.shared.leave, episode_id)
-            self._place_free.set()
+            for let_in in await to_thread.run_sync(self.shared.leave, episode_id):
+                self._wake(let_in)
 
-    async def _wait_in_line(self, episode_id: str, max_wait_s: float) -> None:
+    async def _entered(self, rollout: Rollout) -> bool:
+        """Whether it plays at once, and does not wait. Raises Busy when too many wait."""
+        try:
+            return await to_thread.run_sync(self.shared.enter, rollout.episode_id, rollout.resolved.request.run_id)
+        except Busy:
+            self.metrics.refused("busy")
+            raise
+
+    async def _wait_in_line(self, called: asyncio.Future[None], max_wait_s: float) -> None:
         """Until a place is free; whoever was stopped meanwhile needs none. Raises Busy after too long."""
-        called = self._waiting[episode_id] = asyncio.get_running_loop().create_future()
-        self._place_free.set()
+        self._somebody_waits.set()
         try:
             async with asyncio.timeout(max_wait_s):
                 await called
         except TimeoutError as error:
             self.metrics.refused("waited_too_long")
             raise Busy from error
-        finally:
-            self._waiting.pop(episode_id, None)
 
     def _wake(self, episode_id: str) -> None:
         """Call one that waits, if it does."""
@@ -219,19 +243,20 @@ class Service:
             called.set_result(None)
 
     async def _let_in(self) -> None:
-        """Call those that wait, in the order of all workers together, as places become free."""
+        """Call those that wait, in the order of all workers together, as other workers' places become free.
+
+        Whether there are any is looked at on the event loop, which is cheaper than to ask a thread.
+        """
         while True:
-            if self._waiting:
-                with suppress(TimeoutError):  # another process's places are told by nobody
-                    await asyncio.wait_for(self._place_free.wait(), _TRY_EVERY_S)
-            else:
-                await self._place_free.wait()
-            self._place_free.clear()
+            await self._somebody_waits.wait()
+            await asyncio.sleep(_TRY_EVERY_S)
             if not self._waiting:
+                self._somebody_waits.clear()
                 continue
             try:
-                for episode_id in await to_thread.run_sync(self.shared.advance):
-                    self._wake(episode_id)
+                if self.shared.has_turn():
+                    for episode_id in await to_thread.run_sync(self.shared.advance):
+                        self._wake(episode_id)
             except StoreError as error:
                 logger.warning("nobody who waits is let in just now: %s", error)
                 await asyncio.sleep(1.0)
@@ -261,9 +286,14 @@ class Service:
                     self._wake(episode_id)
 
     def _look_about(self) -> set[str]:
-        """Write what is owed; whose end was asked for."""
+        """Write what is owed, free the places of the dead, see how things are; whose end was asked for."""
         self.shared.settle()
+        self.shared.drop_the_dead()
+        self._seen = self._see()
         return self.shared.to_abort()
+
+    def _see(self) -> _Seen:
+        return _Seen(time.monotonic(), self.shared.counts(), self._glance.fault())
 
     def _limit_s(self, rollout: Rollout) -> float:
         return rollout.resolved.limits.max_time_s or self._config.server.max_time_s

@@ -34,6 +34,7 @@ State = Literal["waiting", "running"]
 KEPT_S = 24 * 3600.0
 """How long an answer is kept for its idempotency key."""
 _NOBODY = "0:"
+_NEXT_IN_LINE = "SELECT episode_id, owner FROM rollouts WHERE state = 'waiting' ORDER BY since, episode_id"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -153,20 +154,37 @@ class Shared:
             rows.execute("INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, 0)", values)
             return plays
 
+    def has_turn(self) -> bool:
+        """Whether `advance` would let in one of this process; looks and changes nothing."""
+        sql = f"{_NEXT_IN_LINE} LIMIT max(0, ? - (SELECT count(*) FROM rollouts WHERE state = 'running'))"
+        with self._reading() as rows:
+            return any(owner == self._owner for _, owner in rows.execute(sql, (self._max_running,)))
+
     def advance(self) -> list[str]:
         """Let those play that have waited longest, as many as places are free; the episodes of this process."""
         with self._transaction() as rows:
             self._drop_the_dead(rows)
-            free = max(0, self._max_running - self._counted(rows).running)
-            sql = "SELECT episode_id, owner FROM rollouts WHERE state = 'waiting' ORDER BY since, episode_id LIMIT ?"
-            mine = [row[0] for row in rows.execute(sql, (free,)) if row[1] == self._owner]
-            for episode_id in mine:
-                rows.execute("UPDATE rollouts SET state = 'running' WHERE episode_id = ?", (episode_id,))
-            return mine
+            return self._let_in(rows)
 
-    def leave(self, episode_id: str) -> None:
-        """Give the place back, now or as soon as the file can be written."""
-        self._write_or_owe("DELETE FROM rollouts WHERE episode_id = ?", (episode_id,))
+    def leave(self, episode_id: str) -> list[str]:
+        """Give the place back, now or as soon as the file can be written; the episodes of this process that play now
+        since they were next."""
+        sql, values = "DELETE FROM rollouts WHERE episode_id = ?", (episode_id,)
+        try:
+            with self._transaction() as rows:
+                rows.execute(sql, values)
+                return self._let_in(rows)
+        except StoreError as error:
+            self._owe(sql, values, error)
+            return []
+
+    def drop_the_dead(self) -> None:
+        """Free the places of processes that have ended; writes only if there are any."""
+        with self._reading() as rows:
+            owners = [row[0] for row in rows.execute("SELECT DISTINCT owner FROM rollouts")]
+        if not all(map(is_running, owners)):
+            with self._transaction() as rows:
+                self._drop_the_dead(rows)
 
     @property
     def owes(self) -> bool:
@@ -311,8 +329,11 @@ class Shared:
             with self._transaction() as rows:
                 rows.execute(sql, values)
         except StoreError as error:
-            logger.warning("%s; it will be written later", error)
-            self._owed.append((sql, values))
+            self._owe(sql, values, error)
+
+    def _owe(self, sql: str, values: tuple[Any, ...], error: StoreError) -> None:
+        logger.warning("%s; it will be written later", error)
+        self._owed.append((sql, values))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -326,6 +347,13 @@ class Shared:
             yield
         except sqlite3.Error as error:
             raise _unusable(self._path, error) from error
+
+    def _let_in(self, rows: sqlite3.Connection) -> list[str]:
+        free = max(0, self._max_running - self._counted(rows).running)
+        mine = [row[0] for row in rows.execute(f"{_NEXT_IN_LINE} LIMIT ?", (free,)) if row[1] == self._owner]
+        for episode_id in mine:
+            rows.execute("UPDATE rollouts SET state = 'running' WHERE episode_id = ?", (episode_id,))
+        return mine
 
     @staticmethod
     def _counted(rows: sqlite3.Connection) -> Counts:

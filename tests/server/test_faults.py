@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 
 import pytest
@@ -181,6 +182,34 @@ async def test_nobody_waits_longer_than_a_rollout_may_take(hosted, endpoint, cha
         refused = await app.rollout(safety={"max_time_s": 0.2})
         assert refused.status_code == 429
         await playing
+
+
+async def test_one_that_is_called_before_it_knows_that_it_waits_plays(hosted, endpoint, chat, monkeypatch):
+    """A place may become free between the line in the file and the coroutine that waits for it."""
+    async with hosted(**{"server.max_concurrent_rollouts": 1, "server.max_time_s": 5}) as app:
+        shared = app.app.state.service.shared
+        enter, free = shared.enter, threading.Event()
+
+        def enter_slowly(episode_id: str, run_id: str) -> bool:
+            plays = enter(episode_id, run_id)
+            if not plays:
+                free.set()
+                while shared.counts().waiting:
+                    time.sleep(0.01)
+                time.sleep(0.2)  # its call goes out meanwhile
+            return plays
+
+        def answer_when_another_waits(handler):
+            free.wait(10)
+            endpoint.call("noop")(handler)
+
+        monkeypatch.setattr(shared, "enter", enter_slowly)
+        endpoint.plan(answer_when_another_waits)
+        first = asyncio.create_task(app.rollout(**chat))
+        while not endpoint.received:
+            await asyncio.sleep(0.01)
+        second = await app.rollout(**chat)
+        assert (await first).status_code == second.status_code == 200
 
 
 async def test_a_server_that_stops_aborts_what_plays_and_refuses_what_waits(hosted, endpoint, chat, monkeypatch):

@@ -71,7 +71,7 @@ def test_places_are_counted_over_processes(here, elsewhere):
         here.enter("d", "run")
     assert here.counts() == Counts(running=2, waiting=1)
     assert here.advance() == []
-    assert elsewhere("shared.leave('b')") == "None"
+    assert elsewhere("shared.leave('b')") == "[]"
     assert here.advance() == ["c"]
     assert here.counts() == Counts(running=2, waiting=0)
 
@@ -208,6 +208,35 @@ def test_who_has_waited_longest_in_any_process_plays_first(path):
         assert there.advance() == ["second"]
         there.leave("second")
         assert here.advance() == ["third"]
+
+
+def test_whoever_leaves_lets_in_the_next_of_its_own_process_alone(path):
+    with (
+        Shared.opened(path, max_running=1, max_waiting=5) as here,
+        Shared.opened(path, max_running=1, max_waiting=5) as there,
+    ):
+        there._owner = identity_of(1)  # another process that lives
+        for name, shared in (("first", here), ("second", here), ("third", there), ("fourth", here)):
+            shared.enter(name, "run")
+        assert (here.has_turn(), there.has_turn()) == (False, False)
+        assert here.leave("first") == ["second"]
+        assert here.leave("second") == []
+        assert (here.has_turn(), there.has_turn()) == (False, True)
+        assert there.advance() == ["third"]
+        assert there.leave("third") == []
+        assert (here.has_turn(), there.has_turn()) == (True, False)
+
+
+def test_the_dead_are_dropped_by_whoever_looks(here, elsewhere):
+    for name in ("a", "b"):
+        elsewhere(f"shared.enter({name!r}, 'run')")
+    here.enter("c", "run")
+    here.drop_the_dead()
+    assert here.has_turn() is False
+    elsewhere.process.kill()
+    elsewhere.process.wait()
+    here.drop_the_dead()
+    assert here.has_turn() is True
 
 
 def test_a_place_that_could_not_be_given_back_is_given_back_later(here, path):

@@ -1,0 +1,256 @@
+"""One exchange by libcurl, over real sockets: what is sent, kept, limited, trusted, and never done."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from task_app.policies.http_client import Answer, CallFailed, HttpClient, header_line
+
+
+@pytest.fixture
+def client() -> Iterator[HttpClient]:
+    with HttpClient() as made:
+        yield made
+
+
+def post(client: HttpClient, url: str, content: bytes = b"{}", **changes: Any) -> Answer:
+    settings: dict[str, Any] = {"headers": ["Content-Type: application/json"], "timeout_s": 5.0, "most": 1_000_000}
+    return client.call("POST", url, content=content, **settings | changes)
+
+
+def get(client: HttpClient, url: str) -> Answer:
+    return client.call("GET", url, headers=[], content=None, timeout_s=5.0, most=1_000_000)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# -- what is sent ---------------------------------------------------------------------------------
+
+
+def test_sends_what_it_is_given(endpoint, client):
+    body = b'{"text": "' + b"x" * 2_000_000 + b'"}'
+    assert post(client, f"{endpoint.url}/a?b=c", body, headers=["Content-Type: application/json", "X-One: 1"]).whole
+    (received,) = endpoint.received
+    assert (received.method, received.path, len(received.body["text"])) == ("POST", "/a?b=c", 2_000_000)
+    assert received.headers["x-one"] == "1"
+    assert "expect" not in received.headers
+
+
+def test_a_get_after_a_post_has_no_body(endpoint, client):
+    post(client, endpoint.url)
+    get(client, endpoint.url)
+    assert [received.method for received in endpoint.received] == ["POST", "GET"]
+    assert "content-length" not in endpoint.received[1].headers
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Injected: 1", "ü", "a\0"])
+def test_a_value_that_would_end_its_header_is_refused(value):
+    with pytest.raises(ValueError, match="header X-Key is not printable ASCII"):
+        header_line("X-Key", value)
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+def test_calls_one_after_the_other_share_a_connection(endpoint, client):
+    for _ in range(3):
+        post(client, endpoint.url)
+    assert len({received.client for received in endpoint.received}) == 1
+
+
+def test_many_threads_have_each_its_own_and_leave_none_behind(endpoint):
+    before = open_files()
+    with HttpClient() as client, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: post(client, endpoint.url), range(64)))
+    assert {answer.status for answer in answers} == {200}
+    assert 1 <= len({received.client for received in endpoint.received}) <= 8
+    ends = time.monotonic() + 5
+    while open_files() > before and time.monotonic() < ends:
+        time.sleep(0.02)  # the endpoint's ends close in its own time
+    assert open_files() <= before
+
+
+def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(endpoint, client):
+    post(client, endpoint.url)
+    endpoint.plan(endpoint.reset)
+    assert post(client, endpoint.url).status == 200
+    assert len(endpoint.received) == 3
+
+
+def test_a_client_closed_during_a_call_closes_its_connection_after_it(endpoint):
+    client = HttpClient()
+    endpoint.plan(endpoint.slow(0.3, endpoint.call("noop")))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(post, client, endpoint.url)
+        time.sleep(0.1)
+        client.close()
+        assert answer.result().status == 200
+    assert not client._idle
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+def test_the_limit_is_of_the_whole_exchange(endpoint, client):
+    endpoint.plan(endpoint.trickle)
+    begun = time.monotonic()
+    with pytest.raises(CallFailed, match=r"no whole answer within 0.3 s") as caught:
+        post(client, endpoint.url, timeout_s=0.3)
+    assert caught.value.late
+    assert 0.25 < time.monotonic() - begun < 3
+
+
+def test_a_body_is_read_up_to_the_most_wanted(endpoint, client):
+    endpoint.plan(endpoint.raw(b"x" * 100), endpoint.raw(b"x" * 101))
+    assert post(client, endpoint.url, most=100) == Answer(200, b"x" * 100, True, 0.0)
+    assert post(client, endpoint.url, most=100) == Answer(200, b"x" * 100, False, 0.0)
+
+
+def test_the_most_counts_what_is_unpacked(endpoint, client):
+    packed = gzip.compress(b"x" * 1_000_000)
+    endpoint.plan(endpoint.raw(packed, content_encoding="gzip"), endpoint.raw(packed, content_encoding="gzip"))
+    assert post(client, endpoint.url).body == b"x" * 1_000_000
+    assert post(client, endpoint.url, most=10_000) == Answer(200, b"x" * 10_000, False, 0.0)
+
+
+def test_a_refusal_is_known_though_its_words_never_end(endpoint, client):
+    endpoint.plan(endpoint.hang_in_refusal)
+    answer = post(client, endpoint.url, timeout_s=0.3)
+    assert (answer.status, answer.body, answer.whole) == (400, b"{", False)
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        ("reset", "closed while the answer was awaited"),
+        ("reset_mid_body", "closed (while the answer was awaited|in the middle of the answer)"),
+    ],
+)
+def test_a_broken_connection_says_how(endpoint, client, behaviour, why):
+    endpoint.plan(getattr(endpoint, behaviour))
+    with pytest.raises(CallFailed, match=rf"^the connection broke \({why}\)$") as caught:
+        post(client, endpoint.url)
+    assert not caught.value.late
+
+
+def test_after_a_failure_the_next_call_is_as_good_as_any(endpoint, client):
+    endpoint.plan(endpoint.trickle, endpoint.raw(b"{}"))
+    with pytest.raises(CallFailed):
+        post(client, endpoint.url, timeout_s=0.2)
+    assert post(client, endpoint.url).body == b"{}"
+
+
+def test_only_http_is_spoken(client, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(CallFailed, match="libcurl error 1"):
+        get(client, f"file://{tmp_path}/secret")
+
+
+def test_redirects_are_answers(endpoint, client):
+    endpoint.plan(endpoint.raw(b"", 307, location=f"{endpoint.url}/elsewhere"))
+    assert post(client, endpoint.url).status == 307
+    assert len(endpoint.received) == 1
+
+
+def test_no_netrc_is_read(endpoint, client, monkeypatch, tmp_path):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    post(client, endpoint.url)
+    assert "authorization" not in endpoint.received[0].headers
+
+
+# -- proxies --------------------------------------------------------------------------------------
+
+
+def test_the_environments_proxy_is_used_unless_none_is_wanted(endpoint, monkeypatch):
+    monkeypatch.setenv("http_proxy", endpoint.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with HttpClient() as through:
+        assert get(through, "http://elsewhere.test/a").status == 200
+    assert endpoint.received[0].path == "http://elsewhere.test/a"
+    with HttpClient(proxies=False) as straight, pytest.raises(CallFailed, match="cannot be reached"):
+        straight.call("GET", "http://127.0.0.1:9/", headers=[], content=None, timeout_s=2.0, most=10)
+
+
+# -- whom it trusts -------------------------------------------------------------------------------
+
+
+@contextmanager
+def served_over_tls(authority: trustme.CA, name: str) -> Iterator[str]:
+    """An https server with a certificate for `name`; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    class Quiet(HTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that does not trust it hangs up."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    with Quiet(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def authority(tmp_path, monkeypatch) -> trustme.CA:
+    """One that `SSL_CERT_FILE` names."""
+    made = trustme.CA()
+    path = tmp_path / "authority.pem"
+    made.cert_pem.write_to_path(str(path))
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    return made
+
+
+def test_an_authority_of_the_environment_is_trusted(authority):
+    with served_over_tls(authority, "127.0.0.1") as url, HttpClient() as client:
+        assert get(client, url).body == b"ok"
+
+
+def test_a_certificate_of_another_name_is_not(authority):
+    not_trusted = pytest.raises(CallFailed, match=r"^it cannot be reached: its certificate is not trusted$")
+    with served_over_tls(authority, "elsewhere.test") as url, HttpClient() as client, not_trusted:
+        get(client, url)
+
+
+def test_nor_one_of_an_unknown_authority():
+    not_trusted = pytest.raises(CallFailed, match="its certificate is not trusted")
+    with served_over_tls(trustme.CA(), "127.0.0.1") as url, HttpClient() as client, not_trusted:
+        get(client, url)
+
+
+def test_the_authorities_are_there_without_any_setting(monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    with HttpClient() as client:
+        assert Path(client._authorities).read_text().count("BEGIN CERTIFICATE") > 50
