@@ -48,6 +48,9 @@ def serve(
         Path | None, typer.Option(help="Database, files and a folder per job [default: runs/jobs].")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(help="Jobs that train at once [default: 1].")] = None,
+    log: Annotated[
+        Literal["quiet", "text", "json"] | None, typer.Option(help="Lines on standard error [default: quiet].")
+    ] = None,
     config: ConfigFile = None,
     env_file: Annotated[
         Path | None, typer.Option(help="File of variables: keys of this service and of task apps.")
@@ -55,6 +58,7 @@ def serve(
 ) -> None:
     """Take training jobs over HTTP and run them, until interrupted; jobs under way go on and are found again."""
     options = {"jobs.host": host, "jobs.port": port, "jobs.folder": folder, "jobs.concurrency": concurrency}
+    options |= {"jobs.log": log}
     settings = config_from(ctx, config, options)
     from task_app.cli.choosing import secrets_for
     from task_app.cli.output import console

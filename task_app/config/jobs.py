@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -31,6 +32,8 @@ class JobsSection(Section):
     """Origins of task apps that jobs may name and that get the app's key; without any, addresses of this machine."""
     key_variables: list[str] = Field(default_factory=list)
     """Variables that a job may name as `policy.api_key_env` or `sampler.api_key_env`; it says where the key goes."""
+    log: Literal["quiet", "text", "json"] = "quiet"
+    """Lines on standard error, one a request: warnings alone, words, or JSON. Never what was sent."""
     max_body_bytes: int = Field(default=1_000_000, ge=1_000, le=100_000_000)
     """The largest request body that is no uploaded file; larger ones are refused with 413."""
     max_file_bytes: int = Field(default=1_000_000_000, ge=1_000, le=1_000_000_000_000)

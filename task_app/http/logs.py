@@ -1,4 +1,5 @@
-"""One line on standard error for each request and each warning, as words or as JSON; request ids that come back.
+"""One line on standard error for each request, each connection that ended and each warning, as words or as JSON;
+request ids that come back.
 
 A line has when, which logger, what happened, and where they are known the ids of request and run. It never has a
 body, a header, a query or anything else a client wrote: of an address only the route's pattern is told.
@@ -48,18 +49,20 @@ def log_to_stderr(kind: LogKind) -> None:
 class RequestLog:
     """ASGI middleware: gives each request an id (the client's own, if it is a plain word), measures it, tells of it.
 
-    `observe` gets the route's pattern, the method, the status and the seconds of each request.
+    `observe` gets the route's pattern, the method, the status and the seconds of each request. A WebSocket is a request
+    that lasts as long as its connection: its method is WS, its status 101, or 403 where it was not let in.
     """
 
-    def __init__(self, app: ASGIApp, observe: Callable[[str, str, int, float], None]) -> None:
+    def __init__(self, app: ASGIApp, observe: Callable[[str, str, int, float], None] | None = None) -> None:
         self._app = app
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request_id, begun, status = _request_id(scope), time.perf_counter(), 500
+        request_id, begun = _request_id(scope), time.perf_counter()
+        status = 500 if scope["type"] == "http" else 403
         facts: dict[str, Any] = {"request_id": request_id}
         token = _noted.set(facts)
 
@@ -68,6 +71,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
+            elif message["type"] == "websocket.accept":
+                status = 101
             await send(message)
 
         try:
@@ -75,7 +80,8 @@ class RequestLog:
         finally:
             _noted.reset(token)
             seconds, route, method = time.perf_counter() - begun, _route(scope), _method(scope)
-            self._observe(route, method, status, seconds)
+            if self._observe is not None:
+                self._observe(route, method, status, seconds)
             if logger.isEnabledFor(logging.INFO):
                 facts |= {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)}
                 logger.info("%s %s %d", method, route, status, extra={"facts": facts})
@@ -92,6 +98,8 @@ def _route(scope: Scope) -> str:
 
 
 def _method(scope: Scope) -> str:
+    if scope["type"] == "websocket":
+        return "WS"
     known = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
     return scope["method"] if scope["method"] in known else "other"
 

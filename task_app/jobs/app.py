@@ -22,6 +22,7 @@ from task_app.http import SERVICE
 from task_app.http.auth import KeyCheck
 from task_app.http.errors import error_response, install_error_handlers
 from task_app.http.limits import BodyLimit
+from task_app.http.logs import RequestLog, note
 from task_app.jobs.requests import RlJobRequest, SftJobRequest
 from task_app.jobs.rows import OVER, JobKind, JobStatus
 from task_app.jobs.service import JobService, QueueFull
@@ -70,6 +71,7 @@ def create_jobs_app(config: Config, *, environ: Mapping[str, str] = os.environ) 
     _answer_own_errors(app)
     app.add_middleware(_LimitButForFiles, max_bytes=config.jobs.max_body_bytes)
     app.add_middleware(KeyCheck, keys=[environ.get(config.jobs.api_key_env, "").strip()], open_paths=OPEN_PATHS)
+    app.add_middleware(RequestLog)
     _add_health(app, service)
     _add_rl(app, service)
     _add_files(app, service, config.jobs.max_file_bytes)
@@ -106,9 +108,15 @@ def _responses(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"description": _SAID[code]} for code in (401, 503, *codes)}
 
 
+def _noted(body: dict[str, Any]) -> dict[str, Any]:
+    """The answer, whose job or file the request's log line then names."""
+    note(id=body["id"])
+    return body
+
+
 def _answer(told: tuple[dict[str, Any], bool]) -> JSONResponse:
     body, new = told
-    return JSONResponse(body, status_code=201 if new else 200)
+    return JSONResponse(_noted(body), status_code=201 if new else 200)
 
 
 def _add_health(app: FastAPI, service: JobService) -> None:
@@ -145,7 +153,7 @@ def _add_sft(app: FastAPI, service: JobService) -> None:
     @app.post("/api/learning/jobs/{job_id}/start", responses=_responses(404, 409))
     def start(job_id: str) -> dict[str, Any]:
         """Put a job into the queue."""
-        return service.start_job(job_id)
+        return _noted(service.start_job(job_id))
 
     _add_common(app, service, "/api/learning/jobs", "sft")
 
@@ -159,12 +167,12 @@ def _add_common(app: FastAPI, service: JobService, path: str, kind: JobKind) -> 
     @app.get(path + "/{job_id}", responses=_responses(404), operation_id=f"show_{kind}")
     def show(job_id: str) -> dict[str, Any]:
         """One job."""
-        return service.show(job_id, kind)
+        return _noted(service.show(job_id, kind))
 
     @app.post(path + "/{job_id}/cancel", responses=_responses(404, 409), operation_id=f"cancel_{kind}")
     def cancel(job_id: str) -> dict[str, Any]:
         """End a job."""
-        return service.cancel(job_id, kind)
+        return _noted(service.cancel(job_id, kind))
 
     _add_events(app, service, path, kind)
 
@@ -192,7 +200,7 @@ def _add_files(app: FastAPI, service: JobService, max_bytes: int) -> None:
     @app.get(FILES + "/{file_id}", responses=_responses(404))
     def show(file_id: str) -> dict[str, Any]:
         """One file."""
-        return service.show_file(file_id)
+        return _noted(service.show_file(file_id))
 
 
 def _add_events(app: FastAPI, service: JobService, path: str, kind: JobKind) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from task_app.config import Config
 from task_app.core.errors import ConfigError, StoreError
 from task_app.http.auth import check_guarded
+from task_app.http.logs import log_to_stderr
 from task_app.http.ports import address_of, listen
 from task_app.http.serving import ReadyServer
 from task_app.jobs.app import create_jobs_app
@@ -31,6 +32,7 @@ def serve_jobs(config: Config, *, ready: Callable[[str], None], environ: Mapping
     jobs = config.jobs
     check_guarded(jobs.host, environ, [jobs.api_key_env], field="jobs.host")
     with _alone(jobs.folder), _listening(jobs.host, jobs.port) as listener:
+        log_to_stderr(jobs.log)
         app = create_jobs_app(config, environ=environ)
         ReadyServer(app, lambda: ready(address_of(listener)), patience_s=5).run(sockets=[listener])
 

@@ -7,7 +7,8 @@ import logging
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi.testclient import TestClient
 
 from task_app.http.logs import LogKind, RequestLog, log_to_stderr, note
 
@@ -110,3 +111,26 @@ async def test_an_id_with_a_lines_end_forges_no_line(logged):
     note_of = logging.getLogger("task_app.http.logs")
     note_of.info("told", extra={"facts": {"run_id": "x\n2026-01-01 INFO forged"}})
     assert len(written().splitlines()) == 1
+
+
+def test_a_connection_is_told_when_it_ends_and_one_that_was_not_let_in(logged):
+    made, seen = app([]), []
+
+    @made.websocket("/talk")
+    async def talk(socket: WebSocket) -> None:
+        if "key" not in socket.headers:
+            await socket.close()
+            return
+        await socket.accept()
+        note(episode_id="e-1")
+        await socket.close()
+
+    written = logged("text")
+    with TestClient(RequestLog(made, observe=lambda *facts: seen.append(facts[:3]))) as client:
+        with client.websocket_connect("/talk", headers={"key": "k"}):
+            pass
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/talk"):
+            pass
+    assert "INFO WS /talk 101 request_id=" in (text := written())
+    assert "episode_id=e-1" in text
+    assert seen == [("/talk", "WS", 101), ("/talk", "WS", 403)]

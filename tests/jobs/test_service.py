@@ -274,3 +274,14 @@ def test_events_resume_where_a_reader_left_and_end_with_the_job(busy):
     assert busy.http.get(f"/rl/jobs/{job_id}/events", headers={"Last-Event-ID": "x"}).status_code == 422
     assert busy.http.post(f"/rl/jobs/{job_id}/cancel").json()["status"] == "cancelled"
     assert json.loads((busy.folder / job_id / "run/heartbeat.json").read_text())["status"] == "interrupted"
+
+
+def test_a_line_a_request_names_its_file_and_nothing_that_was_sent(tmp_path, capfd):
+    with closing(Service(tmp_path / "jobs", "--log", "json")) as service:
+        kept = service.upload(lines().replace(b"health 9", b"secret health"), "secret-name.jsonl")
+        service.http.get("/rl/jobs/secret-id?secret=1")
+    text = capfd.readouterr().err
+    uploaded, missed = map(json.loads, text.splitlines())
+    assert (uploaded["route"], uploaded["status"], uploaded["id"]) == ("/api/learning/files", 201, kept.json()["id"])
+    assert (missed["route"], missed["status"]) == ("/api/rl/jobs/{job_id}", 404)
+    assert "secret" not in text

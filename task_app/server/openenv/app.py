@@ -27,6 +27,7 @@ from task_app.export import EpisodeFiles
 from task_app.http.auth import KeyCheck, keys_in
 from task_app.http.errors import install_error_handlers, public_field
 from task_app.http.limits import BodyLimit
+from task_app.http.logs import RequestLog
 from task_app.server.describe import identity
 from task_app.server.openenv import mcp
 from task_app.server.openenv.game import Game, NoEpisode
@@ -100,6 +101,7 @@ def create_openenv_app(config: Config, *, environ: Mapping[str, str] = os.enviro
     install_error_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=config.server.max_body_bytes)
     app.add_middleware(KeyCheck, keys=keys, open_paths=OPEN_PATHS)
+    app.add_middleware(RequestLog)
     _add_facts(app, host)
     _add_simulation(app, host)
     _add_mcp(app, host)

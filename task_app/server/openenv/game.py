@@ -15,6 +15,7 @@ from task_app.config import Config
 from task_app.core.errors import ConfigError, EnvError
 from task_app.core.types import Completion
 from task_app.export import EpisodeFiles
+from task_app.http.logs import note
 from task_app.rollout import EpisodePlan, EpisodeRun
 from task_app.server.driving import POLICY, ending, message_of, refuse_unreadable, told
 from task_app.server.openenv.wire import ObservationData, ResetData, State, TaskAction, TaskObservation
@@ -49,6 +50,7 @@ class Game:
         seed = secrets.randbelow(2**31 - 1) if data.seed is None else data.seed
         run = self._new_run(seed, data)
         self.leave("reset by its client")
+        note(episode_id=run.episode_id)
         self._run, self._given_id, self._stored = run, data.episode_id, False
         if run.over:
             self._store_it()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from task_app.config import Config
 from task_app.export import EpisodeFiles
 from task_app.http.auth import check_guarded
+from task_app.http.logs import log_to_stderr
 from task_app.http.ports import address_of, listen
 from task_app.http.serving import ReadyServer
 from task_app.server.openenv.app import create_openenv_app
@@ -29,5 +30,6 @@ def serve_openenv(config: Config, *, ready: Callable[[str], None], environ: Mapp
         TraceStore.open(config.rollout.trace_db).close()  # here its error is ours; in uvicorn it would be a traceback
         if server.trace_dir:
             EpisodeFiles.open(server.trace_dir)  # likewise
+        log_to_stderr(server.log)
         wire = {"ws": "websockets-sansio", "ws_max_size": server.max_body_bytes}
         ReadyServer(app, lambda: ready(address_of(listener)), patience_s=10, **wire).run(sockets=[listener])

@@ -94,6 +94,22 @@ def start(tmp_path) -> Iterator[Callable[..., Env]]:
         yield lambda *arguments, **environ: stack.enter_context(serving(tmp_path / "t.db", *arguments, **environ))
 
 
+# -- what is logged -------------------------------------------------------------------------------
+
+
+def test_a_line_names_the_connection_and_its_episode(start, capfd):
+    env = start("--log", "json")
+    with env.talk() as talk:
+        episode_id = talk.say("reset", seed=1)["data"]["metadata"]["episode_id"]
+    ended, lines = time.monotonic() + 10, []
+    while not any(line["method"] == "WS" for line in lines) and time.monotonic() < ended:
+        time.sleep(0.05)
+        lines += map(json.loads, capfd.readouterr().err.splitlines())
+    (line,) = (line for line in lines if line["method"] == "WS")
+    assert (line["route"], line["status"], line["episode_id"]) == ("/ws", 101, episode_id)
+    assert re.fullmatch("[0-9a-f]{16}", line["request_id"])
+
+
 # -- an episode -----------------------------------------------------------------------------------
 
 
