@@ -49,8 +49,8 @@ def log_to_stderr(kind: LogKind) -> None:
 class RequestLog:
     """ASGI middleware: gives each request an id (the client's own, if it is a plain word), measures it, tells of it.
 
-    `observe` gets the route's pattern, the method, the status and the seconds of each request. A WebSocket is a request
-    that lasts as long as its connection: its method is WS, its status 101, or 403 where it was not let in.
+    `observe` gets the route's pattern, the method, the status and the seconds of each request. A WebSocket's connection
+    is told when it ends, as WS with the status 101, or why it was not let in; `observe` hears nothing of it.
     """
 
     def __init__(self, app: ASGIApp, observe: Callable[[str, str, int, float], None] | None = None) -> None:
@@ -68,7 +68,7 @@ class RequestLog:
 
         async def answer(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = request_id
             elif message["type"] == "websocket.accept":
@@ -77,10 +77,13 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, answer)
+        except BaseException:
+            status = 500
+            raise
         finally:
             _noted.reset(token)
             seconds, route, method = time.perf_counter() - begun, _route(scope), _method(scope)
-            if self._observe is not None:
+            if self._observe is not None and scope["type"] == "http":
                 self._observe(route, method, status, seconds)
             if logger.isEnabledFor(logging.INFO):
                 facts |= {"method": method, "route": route, "status": status, "ms": round(1000 * seconds, 1)}

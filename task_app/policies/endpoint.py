@@ -15,6 +15,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import stamina
@@ -117,7 +120,7 @@ class Endpoint:
         timeout_s = max(0.001, min(self._timeout_s, deadline - time.monotonic()))
         try:
             answer = self._client.call(
-                method, url, headers=headers, content=content, timeout_s=timeout_s, most=MAX_ANSWER_BYTES
+                method, url, headers=headers, content=content, timeout_s=timeout_s, most=partial(self._wanted, refused)
             )
         except CallFailed as error:
             raise Fault(str(error)) from error
@@ -127,13 +130,20 @@ class Endpoint:
             raise Fault(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         return answer.body
 
+    def _wanted(self, refused: Refused | None, status: int) -> int:
+        """How many bytes of an answer are read, by its status."""
+        if status == 200:
+            return MAX_ANSWER_BYTES
+        heard = self._quoting or (refused is not None and not is_worth_another_try(status))
+        return _REFUSAL_BYTES if heard else 0
+
     def _error_of(self, answer: Answer, refused: Refused | None) -> Exception:
         """What to raise for a status that is no success."""
         status = answer.status
         said = f", it says {answer.body[:_QUOTED_BYTES].decode('utf-8', 'replace')!r}" if self._quoting else ""
         if is_worth_another_try(status):
-            return Fault(f"HTTP {status}{said}", answer.retry_after_s)
-        if refused is not None and (special := refused(status, answer.body[:_REFUSAL_BYTES])) is not None:
+            return Fault(f"HTTP {status}{said}", _seconds(answer.retry_after))
+        if refused is not None and (special := refused(status, answer.body)) is not None:
             return special
         why = "it redirects, which is not followed" if status in _REDIRECTS else _WHY.get(status)
         return PolicyError(f"{self._name}: HTTP {status}, {why or 'it refused the request'}{said}", retryable=False)
@@ -164,3 +174,14 @@ def _tried(error: Fault, tries: int, deadline: float) -> str:
     if error.wait_s < left_s or not error.wait_s:
         return f" (tried {times})"
     return f" (tried {times}; it asks to wait {error.wait_s:.0f} s, but only {left_s:.3g} s are left)"
+
+
+def _seconds(retry_after: str) -> float:
+    """The pause a `Retry-After` header asks for, as seconds or until a date; 0 where it says neither."""
+    if retry_after.isdecimal():
+        return float(retry_after[:12])
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

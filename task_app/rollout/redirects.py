@@ -8,6 +8,7 @@ headers hold a key.
 
 from __future__ import annotations
 
+import logging
 import time
 
 import httpx
@@ -15,6 +16,9 @@ import httpx
 from task_app.core.errors import PolicyError
 
 __all__ = ["RedirectRefused", "followed"]
+
+# httpx tells every address at INFO, and an address may hold a secret: a query, or a trainer's endpoint.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 _PAUSE_S = 0.1
 """Between redirects, so that a server that sends round in a circle is not asked without end at full speed."""

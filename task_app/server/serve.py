@@ -143,9 +143,9 @@ def _run(app: FastAPI, config: Config, listener: socket.socket, ready: Callable[
 
 
 def _use_one_heap() -> None:
-    """Where the C library is glibc: else each rollout's thread would leave holes in one of sixteen heaps, and memory
-    grow for hours. One suffices, since the interpreter runs one thread at a time (mallopt(3))."""
-    with suppress(OSError, AttributeError):
+    """Where the C library is glibc: else each rollout's thread would leave holes in one of many heaps, and memory grow
+    for hours. One suffices where most of the work needs the interpreter (mallopt(3), M_ARENA_MAX)."""
+    with suppress(OSError, AttributeError, TypeError):  # another library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 

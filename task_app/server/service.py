@@ -271,26 +271,29 @@ class Service:
             await asyncio.wait((playing,), timeout=min(left_s, _LOOK_EVERY_S))
 
     async def _heed_aborts(self) -> None:
-        """Stop what any worker was asked to abort."""
+        """Stop what any worker was asked to abort, then write what is owed and free the places of the dead."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            try:
-                asked = await to_thread.run_sync(self._look_about) if self._playing or self.shared.owes else ()
-            except StoreError as error:
-                logger.warning("nobody is aborted just now: %s", error)
-                await asyncio.sleep(1.0)
+            if not (self._playing or self.shared.owes):
                 continue
-            for episode_id in asked:
-                if rollout := self._playing.get(episode_id):
-                    rollout.stop.set(ABORTED)
-                    self._wake(episode_id)
+            try:
+                for episode_id in await to_thread.run_sync(self._look_about):
+                    if rollout := self._playing.get(episode_id):
+                        rollout.stop.set(ABORTED)
+                        self._wake(episode_id)
+                await to_thread.run_sync(self._catch_up)
+            except StoreError as error:
+                logger.warning("places and aborts are not looked after just now: %s", error)
+                await asyncio.sleep(1.0)
 
     def _look_about(self) -> set[str]:
-        """Write what is owed, free the places of the dead, see how things are; whose end was asked for."""
-        self.shared.settle()
-        self.shared.drop_the_dead()
+        """See how things are; whose end was asked for."""
         self._seen = self._see()
         return self.shared.to_abort()
+
+    def _catch_up(self) -> None:
+        self.shared.settle()
+        self.shared.drop_the_dead()
 
     def _see(self) -> _Seen:
         return _Seen(time.monotonic(), self.shared.counts(), self._glance.fault())

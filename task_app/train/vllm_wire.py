@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
+
 from task_app.config.training import SamplerSection
 from task_app.core.errors import PolicyError, TrainError
 from task_app.policies.endpoint import Endpoint, read_json
@@ -76,7 +78,7 @@ class VllmServer:
     def __init__(self, settings: SamplerSection, *, api_key: str = "") -> None:
         self._settings = settings
         self._client = HttpClient(proxies=False)
-        self._root = settings.base_url.rstrip("/")
+        self._root = str(httpx.URL(settings.base_url)).rstrip("/")
         self._answers, self._control = (
             Endpoint(self._client, f"vLLM server {self._root}", api_key, timeout_s, _TRIES, quoting=True)
             for timeout_s in (settings.timeout_s, settings.handover_timeout_s)

@@ -7,8 +7,9 @@ import logging
 
 import httpx
 import pytest
-from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+from fastapi import FastAPI, HTTPException, WebSocket, WebSocketDisconnect
 from fastapi.testclient import TestClient
+from starlette.testclient import WebSocketDenialResponse
 
 from task_app.http.logs import LogKind, RequestLog, log_to_stderr, note
 
@@ -125,12 +126,27 @@ def test_a_connection_is_told_when_it_ends_and_one_that_was_not_let_in(logged):
         note(episode_id="e-1")
         await socket.close()
 
+    @made.websocket("/elsewhere")
+    async def elsewhere(socket: WebSocket) -> None:
+        raise HTTPException(404)
+
+    @made.websocket("/fails")
+    async def fails(socket: WebSocket) -> None:
+        await socket.accept()
+        raise RuntimeError("broke")
+
     written = logged("text")
     with TestClient(RequestLog(made, observe=lambda *facts: seen.append(facts[:3]))) as client:
         with client.websocket_connect("/talk", headers={"key": "k"}):
             pass
         with pytest.raises(WebSocketDisconnect), client.websocket_connect("/talk"):
             pass
+        with pytest.raises(WebSocketDenialResponse), client.websocket_connect("/elsewhere"):
+            pass
+        with pytest.raises(RuntimeError, match="broke"), client.websocket_connect("/fails"):
+            pass
     assert "INFO WS /talk 101 request_id=" in (text := written())
     assert "episode_id=e-1" in text
-    assert seen == [("/talk", "WS", 101), ("/talk", "WS", 403)]
+    for line in ("/talk 403", "/elsewhere 404", "/fails 500"):
+        assert f"INFO WS {line} request_id=" in text
+    assert seen == []

@@ -198,7 +198,7 @@ def test_faults_are_retried(endpoint, ask, fault):
 
 
 def test_tries_are_counted_and_the_last_cause_is_named(endpoint, ask):
-    endpoint.plan(endpoint.reset, endpoint.status(500))
+    endpoint.plan(endpoint.status(500), endpoint.reset)
     endpoint.otherwise = endpoint.status(502)
     with pytest.raises(PolicyError, match=r"127.0.0.1: HTTP 502 \(tried 3 times\)") as caught:
         ask(tries=3)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
+import signal
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +20,16 @@ from typing import Any
 import pytest
 import trustme
 
+from task_app.policies import http_client
 from task_app.policies.http_client import Answer, CallFailed, HttpClient, header_line
+
+JSON = "Content-Type: application/json"
+
+
+@pytest.fixture(autouse=True)
+def no_authorities_set(monkeypatch):
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -27,12 +39,16 @@ def client() -> Iterator[HttpClient]:
 
 
 def post(client: HttpClient, url: str, content: bytes = b"{}", **changes: Any) -> Answer:
-    settings: dict[str, Any] = {"headers": ["Content-Type: application/json"], "timeout_s": 5.0, "most": 1_000_000}
+    settings: dict[str, Any] = {
+        "headers": ["Content-Type: application/json"],
+        "timeout_s": 5.0,
+        "most": lambda status: 1_000_000,
+    }
     return client.call("POST", url, content=content, **settings | changes)
 
 
 def get(client: HttpClient, url: str) -> Answer:
-    return client.call("GET", url, headers=[], content=None, timeout_s=5.0, most=1_000_000)
+    return client.call("GET", url, headers=[], content=None, timeout_s=5.0, most=lambda status: 1_000_000)
 
 
 def open_files() -> int:
@@ -58,9 +74,9 @@ def test_a_get_after_a_post_has_no_body(endpoint, client):
     assert "content-length" not in endpoint.received[1].headers
 
 
-@pytest.mark.parametrize("value", ["a\r\nX-Injected: 1", "ü", "a\0"])
+@pytest.mark.parametrize("value", ["a\r\nX-Injected: 1", "ü", "a\0", ""])
 def test_a_value_that_would_end_its_header_is_refused(value):
-    with pytest.raises(ValueError, match="header X-Key is not printable ASCII"):
+    with pytest.raises(ValueError, match="header X-Key is empty or not printable ASCII"):
         header_line("X-Key", value)
 
 
@@ -85,22 +101,49 @@ def test_many_threads_have_each_its_own_and_leave_none_behind(endpoint):
     assert open_files() <= before
 
 
-def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(endpoint, client):
+def test_what_a_kept_connection_took_and_closed_is_not_sent_again(endpoint, client):
     post(client, endpoint.url)
     endpoint.plan(endpoint.reset)
+    with pytest.raises(CallFailed, match="the connection broke"):
+        post(client, endpoint.url)
+    assert len({received.client for received in endpoint.received}) == 1
+    assert len(endpoint.received) == 2
+
+
+def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(endpoint, client):
+    def closing(handler: BaseHTTPRequestHandler) -> None:
+        endpoint.raw(b"{}")(handler)
+        handler.close_connection = True
+
+    endpoint.plan(closing)
+    post(client, endpoint.url)
+    time.sleep(1.2)  # libcurl looks at most once a second
     assert post(client, endpoint.url).status == 200
-    assert len(endpoint.received) == 3
+    assert len({received.client for received in endpoint.received}) == 2
+
+
+def test_connections_long_unused_are_closed(endpoint, client, monkeypatch):
+    with ThreadPoolExecutor(4) as pool:
+        endpoint.otherwise = endpoint.slow(0.1, endpoint.call("noop"))
+        list(pool.map(lambda _: post(client, endpoint.url), range(4)))
+    assert len(client._idle) == 4
+    monkeypatch.setattr(http_client, "_IDLE_S", 0.0)
+    post(client, endpoint.url)
+    assert len(client._idle) == 1
 
 
 def test_a_client_closed_during_a_call_closes_its_connection_after_it(endpoint):
-    client = HttpClient()
+    before, client = open_files(), HttpClient()
     endpoint.plan(endpoint.slow(0.3, endpoint.call("noop")))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(post, client, endpoint.url)
         time.sleep(0.1)
         client.close()
         assert answer.result().status == 200
-    assert not client._idle
+    ends = time.monotonic() + 5
+    while open_files() > before and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert open_files() <= before
 
 
 # -- limits ---------------------------------------------------------------------------------------
@@ -117,21 +160,65 @@ def test_the_limit_is_of_the_whole_exchange(endpoint, client):
 
 def test_a_body_is_read_up_to_the_most_wanted(endpoint, client):
     endpoint.plan(endpoint.raw(b"x" * 100), endpoint.raw(b"x" * 101))
-    assert post(client, endpoint.url, most=100) == Answer(200, b"x" * 100, True, 0.0)
-    assert post(client, endpoint.url, most=100) == Answer(200, b"x" * 100, False, 0.0)
+    assert post(client, endpoint.url, most=lambda status: 100) == Answer(200, b"x" * 100, True, "")
+    assert post(client, endpoint.url, most=lambda status: 100) == Answer(200, b"x" * 100, False, "")
 
 
 def test_the_most_counts_what_is_unpacked(endpoint, client):
     packed = gzip.compress(b"x" * 1_000_000)
     endpoint.plan(endpoint.raw(packed, content_encoding="gzip"), endpoint.raw(packed, content_encoding="gzip"))
     assert post(client, endpoint.url).body == b"x" * 1_000_000
-    assert post(client, endpoint.url, most=10_000) == Answer(200, b"x" * 10_000, False, 0.0)
+    assert post(client, endpoint.url, most=lambda status: 10_000) == Answer(200, b"x" * 10_000, False, "")
 
 
 def test_a_refusal_is_known_though_its_words_never_end(endpoint, client):
     endpoint.plan(endpoint.hang_in_refusal)
     answer = post(client, endpoint.url, timeout_s=0.3)
     assert (answer.status, answer.body, answer.whole) == (400, b"{", False)
+
+
+@pytest.mark.parametrize("early", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
+def test_an_informational_answer_is_not_the_answer(endpoint, client, early):
+    def then_nothing(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(early)
+        endpoint.hang(handler)
+
+    def then_all(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(early)
+        endpoint.raw(b"{}")(handler)
+
+    endpoint.plan(then_all, then_nothing)
+    assert post(client, endpoint.url) == Answer(200, b"{}", True, "")
+    with pytest.raises(CallFailed, match="no whole answer"):
+        post(client, endpoint.url, timeout_s=0.3)
+
+
+def test_a_body_nobody_wants_is_not_waited_for(endpoint, client):
+    endpoint.plan(endpoint.hang_in_refusal)
+    begun = time.monotonic()
+    answer = post(client, endpoint.url, most=lambda status: 0 if status == 400 else 100)
+    assert (answer.status, answer.body) == (400, b"")
+    assert time.monotonic() - begun < 0.5
+
+
+def test_a_signal_is_heeded_during_a_call_of_the_main_thread(endpoint, client):
+    class Told(Exception): ...
+
+    def tell(*anything: object) -> None:
+        raise Told
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    try:
+        endpoint.plan(endpoint.hang)
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(Told):
+            post(client, endpoint.url, timeout_s=4.0)
+        assert time.monotonic() - begun < 2
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 # -- failures -------------------------------------------------------------------------------------
@@ -187,7 +274,7 @@ def test_the_environments_proxy_is_used_unless_none_is_wanted(endpoint, monkeypa
         assert get(through, "http://elsewhere.test/a").status == 200
     assert endpoint.received[0].path == "http://elsewhere.test/a"
     with HttpClient(proxies=False) as straight, pytest.raises(CallFailed, match="cannot be reached"):
-        straight.call("GET", "http://127.0.0.1:9/", headers=[], content=None, timeout_s=2.0, most=10)
+        straight.call("GET", "http://127.0.0.1:9/", headers=[], content=None, timeout_s=2.0, most=lambda status: 10)
 
 
 # -- whom it trusts -------------------------------------------------------------------------------
@@ -250,7 +337,30 @@ def test_nor_one_of_an_unknown_authority():
         get(client, url)
 
 
-def test_the_authorities_are_there_without_any_setting(monkeypatch):
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+def test_a_folder_of_authorities_takes_the_place_of_the_usual(authority, tmp_path, monkeypatch):
+    """OpenSSL finds an authority in a folder by the hash of its name."""
+    monkeypatch.delenv("SSL_CERT_FILE")
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    with served_over_tls(authority, "127.0.0.1") as url:
+        with HttpClient() as client, pytest.raises(CallFailed, match="its certificate is not trusted"):
+            get(client, url)
+        shutil.copy(tmp_path / "authority.pem", folder / "authority.pem")
+        subprocess.run(["openssl", "rehash", str(folder)], check=True)
+        with HttpClient() as client:
+            assert client._file is None
+            assert get(client, url).body == b"ok"
+
+
+def test_a_file_of_authorities_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
+    unread = pytest.raises(CallFailed, match="the authorities of SSL_CERT_FILE cannot be read")
+    with served_over_tls(trustme.CA(), "127.0.0.1") as url, HttpClient() as client, unread:
+        get(client, url)
+
+
+def test_the_authorities_are_there_without_any_setting():
     with HttpClient() as client:
-        assert Path(client._authorities).read_text().count("BEGIN CERTIFICATE") > 50
+        assert client._file is not None
+        assert Path(client._file).read_text().count("BEGIN CERTIFICATE") > 50

@@ -139,7 +139,8 @@ def main() -> None:
     for fault, tests, name in jobs:
         result = folder / f"{name}.json"
         if not result.exists():
-            os.replace(result.with_suffix(".log"), result.with_suffix(".first"))
+            log = result.with_suffix(".log")
+            result.with_suffix(".first").write_text(log.read_text() if log.exists() else "it never began")
             start(fault, tests, result)
             os.wait()
 
