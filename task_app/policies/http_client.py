@@ -37,6 +37,7 @@ _WHY = {
     pycurl.E_RECV_ERROR: "the connection broke (closed while the answer was awaited)",
     pycurl.E_SEND_ERROR: "the connection broke (closed while the request was sent)",
     pycurl.E_SEND_FAIL_REWIND: "the connection broke (closed without an answer)",
+    pycurl.E_BAD_CONTENT_ENCODING: "its answer cannot be unpacked",
     pycurl.E_PARTIAL_FILE: "the connection broke (closed in the middle of the answer)",
 }
 """What libcurl's own messages say too, but those may quote what a stranger sent."""
@@ -46,11 +47,7 @@ Most = Callable[[int], int]
 
 
 class CallFailed(Exception):
-    """No whole answer came; the message says why in words of our own. `late` is whether the time was up."""
-
-    def __init__(self, message: str, *, late: bool = False) -> None:
-        super().__init__(message)
-        self.late = late
+    """No whole answer came; the message says why in words of our own."""
 
 
 class Answer(NamedTuple):
@@ -216,5 +213,5 @@ def _in_thread(work: Callable[[], Answer]) -> Answer:
 
 def _failure(code: int | str, timeout_s: float) -> CallFailed:
     if code == _LATE:
-        return CallFailed(f"no whole answer within {timeout_s:.3g} s", late=True)
+        return CallFailed(f"no whole answer within {timeout_s:.3g} s")
     return CallFailed(_WHY.get(int(code), f"the connection broke (libcurl error {code})"))
