@@ -11,14 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from io import BytesIO
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import certifi
 import pycurl
 
 from task_app import __version__
+from task_app.core.threads import in_daemon_thread
 
 __all__ = ["Answer", "CallFailed", "HttpClient", "header_line"]
 
@@ -67,9 +67,19 @@ class HttpClient:
     """
 
     def __init__(self, *, proxies: bool = True) -> None:
-        self._proxies = proxies
         self._folder = os.environ.get("SSL_CERT_DIR") or None
         self._file = os.environ.get("SSL_CERT_FILE") or (None if self._folder else certifi.where())
+        self._settings: list[tuple[int, Any]] = [
+            (pycurl.NOSIGNAL, 1),  # signals are the main thread's
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.ACCEPT_ENCODING, "gzip, deflate"),
+            (pycurl.USERAGENT, _AGENT),
+            *((option, self._file) for option in (pycurl.CAINFO, pycurl.PROXY_CAINFO)),
+            *((option, self._folder) for option in (pycurl.CAPATH, pycurl.PROXY_CAPATH)),
+            *([] if proxies else [(pycurl.PROXY, "")]),
+        ]
+        """Of every call; None is none, not libcurl's own default."""
         self._idle: deque[tuple[pycurl.Curl, float]] = deque()
         self._closed = False
 
@@ -94,7 +104,7 @@ class HttpClient:
         the main thread gets is handled at once: the call then goes on in a thread that nobody waits for.
         """
         if threading.current_thread() is threading.main_thread():
-            return _in_thread(lambda: self._call(method, url, headers, content, timeout_s, most))
+            return in_daemon_thread("http-call", self._call, method, url, headers, content, timeout_s, most).result()
         return self._call(method, url, headers, content, timeout_s, most)
 
     def _call(
@@ -132,20 +142,12 @@ class HttpClient:
         content: bytes | None,
         timeout_s: float,
     ) -> None:
+        for option, value in self._settings:
+            handle.setopt(option, value)
         handle.setopt(pycurl.URL, url)
-        handle.setopt(pycurl.NOSIGNAL, 1)  # signals are the main thread's
+        handle.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])  # no pause before a long body
         for limit in (pycurl.TIMEOUT_MS, pycurl.CONNECTTIMEOUT_MS):
             handle.setopt(limit, max(1, int(1000 * timeout_s)))
-        handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
-        handle.setopt(pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS)
-        handle.setopt(pycurl.ACCEPT_ENCODING, "gzip, deflate")
-        handle.setopt(pycurl.USERAGENT, _AGENT)
-        handle.setopt(pycurl.HTTPHEADER, [*headers, "Expect:"])  # no pause before a long body
-        for file, folder in ((pycurl.CAINFO, pycurl.CAPATH), (pycurl.PROXY_CAINFO, pycurl.PROXY_CAPATH)):
-            handle.setopt(file, self._file) if self._file else handle.unsetopt(file)
-            handle.setopt(folder, self._folder) if self._folder else handle.unsetopt(folder)
-        if not self._proxies:
-            handle.setopt(pycurl.PROXY, "")
         if method == "POST":
             # Read, not handed over: libcurl would send it again by itself where a kept connection took it and closed.
             handle.setopt(pycurl.POST, 1)
@@ -196,19 +198,6 @@ def header_line(name: str, value: str) -> str:
     if not (value and value.isascii() and value.isprintable()):
         raise ValueError(f"the value of header {name} is empty or not printable ASCII")
     return f"{name}: {value}"
-
-
-def _in_thread(work: Callable[[], Answer]) -> Answer:
-    future: Future[Answer] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="http-call").start()
-    return future.result()
 
 
 def _failure(code: int | str, timeout_s: float) -> CallFailed:

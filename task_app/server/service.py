@@ -10,12 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +21,7 @@ from anyio import to_thread
 from task_app.config import Config
 from task_app.core.errors import StoreError
 from task_app.core.task import TaskSpec
+from task_app.core.threads import in_daemon_thread
 from task_app.core.types import Episode
 from task_app.export import EpisodeFiles
 from task_app.http.errors import Busy, InfrastructureFailure
@@ -180,7 +178,7 @@ class Service:
                 raise InfrastructureFailure("the server is stopping")
             self.metrics.began()
             try:
-                playing = asyncio.wrap_future(_in_daemon_thread(self._play, rollout))
+                playing = asyncio.wrap_future(in_daemon_thread("rollout", self._play, rollout))
                 await self._wait(playing, rollout, limit_s)
                 if playing.done():
                     episode, answer = playing.result()
@@ -334,19 +332,3 @@ def _with_answer(finished: FinishedRollout) -> tuple[Episode, bytes | Infrastruc
         episode_id=episode.episode_id,
         decisions=len(episode.decisions),
     )
-
-
-def _in_daemon_thread(function: Callable[..., ResultT], *arguments: Any) -> Future[ResultT]:
-    """Run `function` in a thread that nobody waits for when the process ends."""
-    future: Future[ResultT] = Future()
-    future.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            future.set_result(function(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-
-    context = copy_context()  # so that what it logs has the request's ids
-    threading.Thread(target=context.run, args=(work,), daemon=True, name="rollout").start()
-    return future

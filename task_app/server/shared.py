@@ -34,7 +34,6 @@ State = Literal["waiting", "running"]
 KEPT_S = 24 * 3600.0
 """How long an answer is kept for its idempotency key."""
 _NOBODY = "0:"
-_NEXT_IN_LINE = "SELECT episode_id, owner FROM rollouts WHERE state = 'waiting' ORDER BY since, episode_id"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS rollouts (
@@ -156,9 +155,8 @@ class Shared:
 
     def has_turn(self) -> bool:
         """Whether `advance` would let in one of this process; looks and changes nothing."""
-        sql = f"{_NEXT_IN_LINE} LIMIT max(0, ? - (SELECT count(*) FROM rollouts WHERE state = 'running'))"
         with self._reading() as rows:
-            return any(owner == self._owner for _, owner in rows.execute(sql, (self._max_running,)))
+            return bool(self._next_of_mine(rows))
 
     def advance(self) -> list[str]:
         """Let those play that have waited longest, as many as places are free; the episodes of this process."""
@@ -181,8 +179,8 @@ class Shared:
     def drop_the_dead(self) -> None:
         """Free the places of processes that have ended; writes only if there are any."""
         with self._reading() as rows:
-            owners = [row[0] for row in rows.execute("SELECT DISTINCT owner FROM rollouts")]
-        if not all(map(is_running, owners)):
+            dead = self._dead(rows)
+        if dead:
             with self._transaction() as rows:
                 self._drop_the_dead(rows)
 
@@ -348,9 +346,14 @@ class Shared:
         except sqlite3.Error as error:
             raise _unusable(self._path, error) from error
 
-    def _let_in(self, rows: sqlite3.Connection) -> list[str]:
+    def _next_of_mine(self, rows: sqlite3.Connection) -> list[str]:
+        """This process's among those that have waited longest, as many as places are free."""
         free = max(0, self._max_running - self._counted(rows).running)
-        mine = [row[0] for row in rows.execute(f"{_NEXT_IN_LINE} LIMIT ?", (free,)) if row[1] == self._owner]
+        sql = "SELECT episode_id, owner FROM rollouts WHERE state = 'waiting' ORDER BY since, episode_id LIMIT ?"
+        return [row[0] for row in rows.execute(sql, (free,)) if row[1] == self._owner]
+
+    def _let_in(self, rows: sqlite3.Connection) -> list[str]:
+        mine = self._next_of_mine(rows)
         for episode_id in mine:
             rows.execute("UPDATE rollouts SET state = 'running' WHERE episode_id = ?", (episode_id,))
         return mine
@@ -365,11 +368,13 @@ class Shared:
         rows.execute("DELETE FROM requests WHERE at < ?", (time.time() - KEPT_S,))
 
     @staticmethod
-    def _drop_the_dead(rows: sqlite3.Connection) -> None:
+    def _dead(rows: sqlite3.Connection) -> list[str]:
         owners = [row[0] for row in rows.execute("SELECT DISTINCT owner FROM rollouts")]
-        for owner in owners:
-            if not is_running(owner):
-                rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
+        return [owner for owner in owners if not is_running(owner)]
+
+    def _drop_the_dead(self, rows: sqlite3.Connection) -> None:
+        for owner in self._dead(rows):
+            rows.execute("DELETE FROM rollouts WHERE owner = ?", (owner,))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -37,9 +38,12 @@ class _Server(ThreadingHTTPServer):
 
 
 class StubEndpoint:
-    """Answers each request by the next planned behaviour, then by `otherwise`. Use as a context manager."""
+    """Answers each request by the next planned behaviour, then by `otherwise`. Use as a context manager.
 
-    def __init__(self) -> None:
+    With `tls` it is an https server.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.received: list[Received] = []
         self.otherwise: Behaviour = self.call(*FIVE)
         self._planned: deque[Behaviour] = deque()
@@ -63,8 +67,10 @@ class StubEndpoint:
                 """Quiet."""
 
         self._server = _Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

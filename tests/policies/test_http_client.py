@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import trustme
 
 from task_app.policies import http_client
 from task_app.policies.http_client import Answer, CallFailed, HttpClient, header_line
+from tests.policies.stub_endpoint import StubEndpoint
 
 JSON = "Content-Type: application/json"
 
@@ -51,8 +52,12 @@ def get(client: HttpClient, url: str) -> Answer:
     return client.call("GET", url, headers=[], content=None, timeout_s=5.0, most=lambda status: 1_000_000)
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def open_files(at_most: int | None = None) -> int:
+    """How many there are; those of the endpoint's ends close in its own time, so `at_most` is waited for a while."""
+    ends = time.monotonic() + 5
+    while (number := len(os.listdir("/proc/self/fd"))) > (at_most or number) and time.monotonic() < ends:
+        time.sleep(0.02)
+    return number
 
 
 # -- what is sent ---------------------------------------------------------------------------------
@@ -95,10 +100,7 @@ def test_many_threads_have_each_its_own_and_leave_none_behind(endpoint):
         answers = list(pool.map(lambda _: post(client, endpoint.url), range(64)))
     assert {answer.status for answer in answers} == {200}
     assert 1 <= len({received.client for received in endpoint.received}) <= 8
-    ends = time.monotonic() + 5
-    while open_files() > before and time.monotonic() < ends:
-        time.sleep(0.02)  # the endpoint's ends close in its own time
-    assert open_files() <= before
+    assert open_files(at_most=before) <= before
 
 
 def test_what_a_kept_connection_took_and_closed_is_not_sent_again(endpoint, client):
@@ -140,10 +142,7 @@ def test_a_client_closed_during_a_call_closes_its_connection_after_it(endpoint):
         time.sleep(0.1)
         client.close()
         assert answer.result().status == 200
-    ends = time.monotonic() + 5
-    while open_files() > before and time.monotonic() < ends:
-        time.sleep(0.02)
-    assert open_files() <= before
+    assert open_files(at_most=before) <= before
 
 
 # -- limits ---------------------------------------------------------------------------------------
@@ -287,32 +286,12 @@ def test_the_environments_proxy_is_used_unless_none_is_wanted(endpoint, monkeypa
 
 @contextmanager
 def served_over_tls(authority: trustme.CA, name: str) -> Iterator[str]:
-    """An https server with a certificate for `name`; gives its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"ok")
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    class Quiet(HTTPServer):
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that does not trust it hangs up."""
-
+    """An https server with a certificate for `name`, which answers "ok"; gives its address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
-    with Quiet(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"https://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
+    with StubEndpoint(context) as endpoint:
+        endpoint.otherwise = endpoint.raw(b"ok")
+        yield endpoint.url
 
 
 @pytest.fixture
