@@ -28,7 +28,7 @@ def outcomes(tmp_path_factory) -> Path:
     command = [sys.executable, broken_runs.__file__, str(folder)]
     done = subprocess.run(
         command,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},  # several run beside each other
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CI": "true"},  # several run at once
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
