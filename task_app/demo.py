@@ -21,13 +21,12 @@ from task_app.analyze.report import TrainingReport
 from task_app.analyze.stats import Summary, summarise
 from task_app.config import Config, load_config
 from task_app.core.errors import ConfigError, PolicyError
+from task_app.core.imports import extra_imports
 from task_app.core.types import Episode
 from task_app.http.ports import check_port_free
 from task_app.rollout.client import HostedTaskApp
 from task_app.runs import Collected, collect_database, play_hosted
 from task_app.store import TraceStore
-from task_app.train.launch import train_config
-from task_app.train.sft import run_sft
 from task_app.wiring import check
 
 __all__ = [
@@ -208,6 +207,10 @@ def run_demo(
     note: Callable[[str], None],
 ) -> DemoResult:
     """All stages, one after another. Raises whatever a stage raises; what was recorded before it stays."""
+    with extra_imports("train"):
+        from task_app.train.launch import train_config
+        from task_app.train.sft import run_sft
+
     config = configs.reinforcement
     summaries, collected = run_scripted_part(config, paths, port, stage)
     with imitating() as progress:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from task_app.cli.common import CommandGroup
+from task_app.core.imports import extra_imports
 
 __all__ = ["add_to"]
 
@@ -30,7 +31,9 @@ def export(
 ) -> None:
     """Write a plain Hugging Face folder: weights, or adapters, and tokenizer."""
     from task_app.cli.output import console
-    from task_app.train.export import export_checkpoint
+
+    with extra_imports("train"):
+        from task_app.train.export import export_checkpoint
 
     checkpoint = export_checkpoint(run, output, merge=merge)
     console.print(f"{checkpoint} is in {output}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from task_app.cli.common import CONTEXT, CommandGroup, ConfigFile, config_from
+from task_app.core.imports import extra_imports
 
 if TYPE_CHECKING:
     from task_app.config import Config
@@ -94,7 +95,9 @@ def use_env_file(path: Path) -> None:
 def show_plan(settings: Config, kind: str, as_json: bool) -> None:
     """What training here would do, and cost at most."""
     from task_app.cli.output import print_json, print_table
-    from task_app.train.budget import budget
+
+    with extra_imports("train"):
+        from task_app.train.budget import budget
 
     plan = budget(settings, kind)
     if as_json:

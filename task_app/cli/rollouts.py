@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+from task_app.core.imports import extra_imports
 
 if TYPE_CHECKING:
     from task_app.core.types import Episode
@@ -183,7 +184,8 @@ def _embedded(settings: Any) -> Any:
     """The embedded policy's factory; torch is imported only when a config asks for it."""
     if settings.policy.name != "embedded":
         return None
-    from task_app.train.launch import embedded_factory
+    with extra_imports("train"):
+        from task_app.train.launch import embedded_factory
 
     return embedded_factory(settings)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from task_app.cli.common import CONTEXT, ConfigFile, Json, config_from
+from task_app.core.imports import extra_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,6 +100,9 @@ def train(
         return
     if env_file is not None:
         use_env_file(env_file)
+    with extra_imports("train"):
+        from task_app.train.budget import check_start
+    check_start(settings, kind)
     if kind == "sft":
         _train_sft(settings, as_json)
     else:
@@ -107,7 +111,9 @@ def train(
 
 def _train_rl(settings: Config, as_json: bool) -> None:
     from task_app.cli.output import console, errors, print_json
-    from task_app.train.launch import train_config
+
+    with extra_imports("train"):
+        from task_app.train.launch import train_config
 
     said = errors if as_json else console
     with _training_bar(settings.training.updates, said) as progress:
@@ -130,7 +136,9 @@ def _train_rl(settings: Config, as_json: bool) -> None:
 
 def _replay(run_dir: Path | None, update: int | None, trace_db: Path | None, as_json: bool) -> None:
     from task_app.cli.output import console, print_json
-    from task_app.train.replay_update import replay_recorded
+
+    with extra_imports("train"):
+        from task_app.train.replay_update import replay_recorded
 
     found = replay_recorded(run_dir, update, trace_db)
     if as_json:
@@ -144,7 +152,9 @@ def _replay(run_dir: Path | None, update: int | None, trace_db: Path | None, as_
 
 def _train_sft(settings: Config, as_json: bool) -> None:
     from task_app.cli.output import console, errors, print_json
-    from task_app.train.launch import train_sft
+
+    with extra_imports("train"):
+        from task_app.train.launch import train_sft
 
     with _imitation_bar(errors if as_json else console) as progress:
         outcome = train_sft(settings, progress=progress)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from task_app.config import load_config
 from task_app.core.errors import ConfigError
+from task_app.core.imports import extra_imports
 from task_app.jobs.launch import Launch, run_job
 from task_app.jobs.process import write_json
 
@@ -52,7 +53,8 @@ def train_here(
     note: Callable[[str], None],
 ) -> Saved:
     """In this process. Raises ConfigError, TrainError and StoreError; then nothing is saved."""
-    from task_app.train.launch import train_config, train_sft
+    with extra_imports("train"):
+        from task_app.train.launch import train_config, train_sft
 
     _check_writable(output)
     settings = load_config(config, overrides)

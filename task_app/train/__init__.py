@@ -5,7 +5,8 @@ masks.py       the grammar as tables   model.py      a small Qwen3, seeded
 decoder.py     its forward passes      sampler.py    batched constrained sampling
 policy.py      `EmbeddedPolicy`        rows.py       stored tokens → padded micro-batches
 objective.py   the loss per token      learner.py    one update of the weights
-checkpoint.py  save, load, resume      metrics.py    metrics.jsonl
+checkpoint.py  save, load, resume      checkpoint_folder.py  which there are, torch-free
+metrics.py    metrics.jsonl             paired.py    two evaluations compared
 plan.py        refusals before work    evaluate.py   held-out worlds
 facts.py       what a line says         grpo.py      the loop: `run_training`
 report.py      the run's report         launch.py    what `task-app train` does

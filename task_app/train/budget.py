@@ -11,12 +11,29 @@ from typing import Any
 
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
-from task_app.train.lessons import check_lessons
-from task_app.train.plan import check_config, config_json, unused_keys, update_seeds, warnings
+from task_app.train.plan import check_config, check_lessons, config_json, unused_keys, update_seeds, warnings
 from task_app.train.run_folder import resumable
+from task_app.train.tracker import check_tracking
 from task_app.wiring import check
 
-__all__ = ["budget", "count_lines"]
+__all__ = ["budget", "check_start", "count_lines"]
+
+
+def check_start(config: Config, kind: str) -> int:
+    """The updates or steps that the run folder of a training of type rl or sft has.
+
+    Raises ConfigError, and TrainError for a checkpoint that cannot be read, as the training itself would: asked
+    first, it answers before torch is loaded, which takes seconds.
+    """
+    spec = check(config)
+    if kind == "sft":
+        check_lessons(config, spec)
+        check_tracking(config.tracking)
+        state = resumable(config.sft.run_dir, "sft", config_json(config))
+    else:
+        check_config(config)
+        state = resumable(config.training.run_dir, "rl", config_json(config), config.training.allow_changed)
+    return int(state["update"]) if state else 0
 
 
 def budget(config: Config, kind: str) -> dict[str, Any]:
@@ -25,12 +42,8 @@ def budget(config: Config, kind: str) -> dict[str, Any]:
     Counts of decisions and tokens are the most there can be: every episode played to its turn limit, every prompt and
     answer as long as the model takes. Raises ConfigError as the training itself would.
     """
-    spec = check(config)
-    if kind == "sft":
-        check_lessons(config, spec)
-        return _sft(config)
-    check_config(config)
-    return _rl(config)
+    done = check_start(config, kind)
+    return _sft(config, done) if kind == "sft" else _rl(config, done)
 
 
 def count_lines(path: Path) -> int:
@@ -42,9 +55,8 @@ def count_lines(path: Path) -> int:
         raise ConfigError(f"sft data {path} cannot be read: {error}", field="sft.dataset") from error
 
 
-def _rl(config: Config) -> dict[str, Any]:
+def _rl(config: Config, done: int) -> dict[str, Any]:
     training, rollout = config.training, config.rollout
-    done = _done(config, "rl")
     left = training.updates - done
     groups = max(0, left) * training.groups_per_update
     episodes = groups * rollout.group_size
@@ -67,9 +79,8 @@ def _rl(config: Config) -> dict[str, Any]:
     }
 
 
-def _sft(config: Config) -> dict[str, Any]:
+def _sft(config: Config, done: int) -> dict[str, Any]:
     sft, teacher = config.sft, config.sft.teacher
-    done = _done(config, "sft")
     told: dict[str, Any] = {"type": "sft"}
     if teacher.name:
         episodes = teacher.episodes + teacher.rounds * teacher.round_episodes
@@ -95,16 +106,6 @@ def _common(config: Config, run_dir: Path, done: int, unit: str) -> dict[str, An
         "resumes": f"after {unit} {done}" if done else "nothing, it begins",
         "no effect here": unused_keys(config),
     }
-
-
-def _done(config: Config, kind: str) -> int:
-    """Updates or steps that the run folder has. Raises ConfigError for another run's folder."""
-    allowed = config.training.allow_changed
-    if kind == "rl":
-        state = resumable(config.training.run_dir, "rl", config_json(config), allowed)
-    else:
-        state = resumable(config.sft.run_dir, "sft", config_json(config))
-    return int(state["update"]) if state else 0
 
 
 def _tokens(config: Config) -> int:

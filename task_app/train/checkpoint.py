@@ -1,8 +1,6 @@
-"""Checkpoints: everything a run needs to go on, written so that a kill at any moment leaves a whole one.
+"""Checkpoints: everything a run needs to go on, saved and loaded. Which there are, `checkpoint_folder` knows.
 
-A checkpoint is a folder, made under another name, synced, and renamed; the pointer files `latest` and, where it is the
-best so far, `best` are replaced last. There is no random state in it: all noise is keyed. Older ones are deleted
-as `keep` says, never those a pointer names.
+There is no random state in one: all noise is keyed.
 
     model.safetensors  weights, float32      optimizer.pt     optimiser state
     state.json         update, running means, hashes, settings
@@ -14,10 +12,8 @@ A model with adapters has `adapter_model.safetensors` and `adapter_config.json` 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,17 +25,21 @@ from task_app.codehash import code_hash
 from task_app.config.training import ModelSection
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
+from task_app.train.checkpoint_folder import (
+    FORMAT,
+    CheckpointState,
+    find_checkpoint,
+    place_of,
+    publish,
+    read_state,
+    sync,
+)
 from task_app.train.disk import writing
 from task_app.train.load import build_network
 from task_app.train.network import Network
 from task_app.train.policy import EmbeddedPolicy
 
-__all__ = ["BEST", "FORMAT", "CheckpointState", "began_from", "checkpoints", "find_checkpoint", "initialise",
-           "latest_checkpoint", "load_policy", "load_weights", "mark_best", "read_state", "restore",
-           "save_checkpoint"]  # fmt: skip
-
-FORMAT = "task_app/checkpoint/1"
-POINTER, BEST = "latest", "best"
+__all__ = ["initialise", "load_policy", "load_weights", "restore", "save_checkpoint"]
 
 
 class Stateful(Protocol):
@@ -52,23 +52,6 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Put a state back, once the network has its weights."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointState:
-    """What a checkpoint says besides numbers of the network.
-
-    update    updates that made these weights
-    baseline  `RunningBaseline.to_dict()`
-    config    the run's resolved config as JSON values
-    kind      how the weights were made: rl | sft
-    """
-
-    update: int
-    run_id: str
-    baseline: dict[str, Any]
-    config: dict[str, Any]
-    kind: str = "rl"
 
 
 def save_checkpoint(
@@ -84,17 +67,12 @@ def save_checkpoint(
 
     `keep` checkpoints remain besides the best; 0 keeps all. Raises TrainError when the disk refuses.
     """
-    target = folder / _name(state.update)
+    target = place_of(folder, state.update)
     partial = folder / f".partial-{target.name}"
     momenta = optimizer.state_dict()  # first: it also completes the network's weights
     with writing(target):
         _write_whole(partial, network, momenta, state)
-        shutil.rmtree(target, ignore_errors=True)  # left by a run that was killed before its pointer moved
-        os.replace(partial, target)
-        for name in (BEST, POINTER) if best else (POINTER,):
-            _point(folder, name, target.name)
-        _sync(folder)
-        _retain(folder, keep)
+        publish(partial, target, best=best, keep=keep)
     return target
 
 
@@ -107,104 +85,17 @@ def _write_whole(folder: Path, network: Network, momenta: dict[str, Any], state:
         torch.save(momenta, folder / "optimizer.pt")
         _write_json(folder / "state.json", _state_json(network, state))
         for file in folder.iterdir():
-            _sync(file)
-        _sync(folder)
+            sync(file)
+        sync(folder)
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _point(folder: Path, name: str, target: str) -> None:
-    pointer = folder / f".partial-{name}"
-    pointer.write_text(target + "\n", encoding="utf-8")
-    _sync(pointer)
-    os.replace(pointer, folder / name)
-
-
-def mark_best(folder: Path, update: int, *, keep: int = 0) -> None:
-    """Point `folder/best` to the checkpoint of an update, where there is one; older ones are then deleted as `keep`
-    says. Raises TrainError when the disk refuses."""
-    target = folder / _name(update)
-    if not target.is_dir() or _pointed(folder, BEST) == target:
-        return
-    with writing(folder / BEST):
-        _point(folder, BEST, target.name)
-        _sync(folder)
-        _retain(folder, keep)
-
-
-def _retain(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and those a pointer names.
-
-    Each is renamed first, so that a kill in between leaves no half of a checkpoint under a checkpoint's name.
-    """
-    for path in folder.glob(".removed-*"):
-        shutil.rmtree(path)
-    if not keep:
-        return
-    named = {_pointed(folder, name) for name in (BEST, POINTER)}
-    for path in checkpoints(folder)[:-keep]:
-        if path not in named:
-            removed = folder / f".removed-{path.name}"
-            os.replace(path, removed)
-            shutil.rmtree(removed)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Every whole checkpoint in the folder, the oldest first."""
-    return sorted(path for path in folder.glob("u*") if path.is_dir())
-
-
-def _name(update: int) -> str:
-    return f"u{update:06d}"
-
-
-def _pointed(folder: Path, name: str) -> Path | None:
-    pointer = folder / name
-    return folder / pointer.read_text(encoding="utf-8").strip() if pointer.exists() else None
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint the pointer names; None where none was finished."""
-    return _pointed(folder, POINTER)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The checkpoint meant by a path: itself one, or a run folder, whose best (else latest) it is."""
-    for folder in (path, path / "checkpoints"):
-        for name in (BEST, POINTER):
-            found = _pointed(folder, name)
-            if found is not None:
-                return found
-    return path
 
 
 def initialise(network: Network, init_from: Path | None) -> None:
     """Put the weights of another run into a fresh network, where one is named. Raises TrainError."""
     if init_from is not None:
         load_weights(find_checkpoint(init_from), network)
-
-
-def began_from(init_from: Path | None) -> dict[str, Any] | None:
-    """What `training.init_from` names, for the log: the kind of run, its id and step. Raises TrainError."""
-    if init_from is None:
-        return None
-    state = read_state(find_checkpoint(init_from))
-    return {"kind": state.get("kind", "rl"), "run_id": state["run_id"], "update": state["update"]}
-
-
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The whole `state.json`. Raises TrainError when the folder is no checkpoint of this form."""
-    try:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrainError(f"{checkpoint} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise TrainError(f"{checkpoint} has another form than {FORMAT!r}")
-    missing = sorted({"update", "run_id", "baseline", "config"} - state.keys())
-    if missing:
-        raise TrainError(f"{checkpoint} is damaged: its state.json lacks {', '.join(missing)}")
-    return state
 
 
 def load_weights(checkpoint: Path, network: Network) -> dict[str, Any]:
@@ -288,12 +179,3 @@ def _state_json(network: Network, state: CheckpointState) -> dict[str, Any]:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True, allow_nan=False), encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

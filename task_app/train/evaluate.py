@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from task_app.analyze import summarise
-from task_app.analyze.stats import Mean, mean_interval
 from task_app.collect import reward_vector
 from task_app.config import Config
 from task_app.core.policy import Policy
@@ -21,10 +20,11 @@ from task_app.core.types import Episode, StepRewardFlags
 from task_app.rollout import Limits, plan_groups
 from task_app.store import TraceStore
 from task_app.train.hosted import OwnRollouts, Rollouts
+from task_app.train.paired import paired
 from task_app.train.plan import config_json
 from task_app.wiring import make_limits, make_step_limits
 
-__all__ = ["STEPS", "Evaluation", "by_world", "evaluate", "evaluate_both", "paired", "paired_interval"]
+__all__ = ["STEPS", "Evaluation", "evaluate", "evaluate_both"]
 
 STEPS = "steps"
 """What the run id of the evaluation with a budget of environment steps ends in."""
@@ -145,24 +145,6 @@ def evaluate_both(
     second = one(f"{run_id}-{STEPS}", limits, first and first.get("env_steps"))
     shown = {name: value for name, value in second.items() if name not in _IN_FULL}
     return line | {"env_steps": {"budget": limits.max_env_steps, **shown}}
-
-
-def paired_interval(before: Mapping[int, float], after: Mapping[int, float]) -> Mean:
-    """The mean of after − before over the worlds both scored, with the 95 % interval over these worlds."""
-    return mean_interval([after[world] - before[world] for world in sorted(before.keys() & after.keys())])
-
-
-def paired(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Two evaluations' difference as plain JSON: `paired_interval`, and worlds won, lost and tied by the second."""
-    one, two = by_world(before), by_world(after)
-    signs = [(two[world] > one[world]) - (two[world] < one[world]) for world in one.keys() & two.keys()]
-    counts = {"wins": signs.count(1), "losses": signs.count(-1), "ties": signs.count(0)}
-    return asdict(paired_interval(one, two)) | counts
-
-
-def by_world(line: Mapping[str, Any]) -> dict[int, float]:
-    """World seed → outcome of an evaluation's line."""
-    return dict(zip(line["worlds"], line["outcomes"], strict=True))
 
 
 def _mean(values: Sequence[float]) -> float | None:

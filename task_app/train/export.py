@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from task_app.config.training import ModelSection
 from task_app.core.errors import ConfigError, TrainError
 from task_app.train.chat_model import base_hash, load_adapters, load_causal_model, with_adapters
-from task_app.train.checkpoint import find_checkpoint, read_state
+from task_app.train.checkpoint_folder import find_checkpoint, read_state
 from task_app.train.disk import make_folder
 from task_app.train.tokenizer import PAD
 

@@ -22,16 +22,9 @@ from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.store import TraceStore
 from task_app.train.bad_batch import dump_batch
-from task_app.train.checkpoint import (
-    CheckpointState,
-    began_from,
-    initialise,
-    latest_checkpoint,
-    mark_best,
-    restore,
-    save_checkpoint,
-)
-from task_app.train.evaluate import by_world, evaluate_both, paired_interval
+from task_app.train.checkpoint import initialise, restore, save_checkpoint
+from task_app.train.checkpoint_folder import CheckpointState, began_from, latest_checkpoint, mark_best
+from task_app.train.evaluate import evaluate_both
 from task_app.train.facts import (
     Clock,
     advantages_by_episode,
@@ -49,6 +42,7 @@ from task_app.train.load import build_network, make_samplers
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.optimizer import NotFiniteError
+from task_app.train.paired import by_world, paired_interval
 from task_app.train.plan import changed_values, check_config, config_json, update_seeds, warnings
 from task_app.train.playing import Player
 from task_app.train.policy import EmbeddedPolicy

@@ -22,9 +22,9 @@ from typing import Any, Literal
 from task_app.analyze.stats import Mean
 from task_app.config.models import Config
 from task_app.core.errors import TrainError
-from task_app.train.evaluate import by_world, paired_interval
 from task_app.train.heartbeat import RunStatus, read_heartbeat
 from task_app.train.metrics import strict
+from task_app.train.paired import by_world, paired_interval
 from task_app.train.plan import config_json, flat
 
 __all__ = [

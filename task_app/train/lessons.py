@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from task_app.config.models import Config
-from task_app.core.errors import ConfigError, StoreError, TrainError
+from task_app.core.errors import StoreError, TrainError
 from task_app.core.policy import Policy
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
@@ -24,7 +24,7 @@ from task_app.rollout import plan_groups, play
 from task_app.rollout.relabel import Relabelling, make_teacher, relabel_episode
 from task_app.store import TraceStore
 from task_app.train.network import Network
-from task_app.train.plan import check_worlds, config_json
+from task_app.train.plan import config_json
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.rows import Row
 from task_app.train.sampler import noise
@@ -32,7 +32,7 @@ from task_app.train.sft_data import read_rows, row_of
 from task_app.train.spread_sampler import sampler_of
 from task_app.wiring import make_limits
 
-__all__ = ["Lessons", "TaughtLessons", "WrittenLessons", "check_lessons", "make_lessons"]
+__all__ = ["Lessons", "TaughtLessons", "WrittenLessons", "make_lessons"]
 
 Note = Callable[[str, dict[str, Any]], None]
 """Called with the kind and the values of a line for the log."""
@@ -60,39 +60,6 @@ class Lessons(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the log's first line says of the data."""
         ...
-
-
-def check_lessons(config: Config, spec: TaskSpec) -> None:
-    """Refuse settings that name no data, or two kinds of it. Raises ConfigError naming the field."""
-    sft, teacher = config.sft, config.sft.teacher
-    if config.rollout.task_url:
-        raise ConfigError(
-            f"rollout.task_url {config.rollout.task_url} cannot be used in supervised training: a teacher corrects "
-            "play in worlds of this process, and so is the outcome measured here; leave it out",
-            field="rollout.task_url",
-        )
-    if not teacher.name:
-        if sft.dataset is None:
-            raise ConfigError(
-                "sft needs a dataset (JSON lines from `task-app traces export-sft`) or a teacher (sft.teacher.name)",
-                field="sft.dataset",
-            )
-        return
-    make_teacher(spec, teacher.name, field="sft.teacher.name")
-    for name, given in (("dataset", sft.dataset), ("validation", sft.validation)):
-        if given is not None:
-            raise ConfigError(
-                f"sft.{name} {given} and the teacher {teacher.name!r} cannot both be used: a teacher makes its own "
-                "data, and is judged by what the policy scores in each round; leave one out",
-                field=f"sft.{name}",
-            )
-    if config.sampler.kind != "embedded":
-        raise ConfigError(
-            f'sampler.kind = "{config.sampler.kind}" cannot be used with a teacher: the policy plays its rounds in '
-            'this process; use "embedded"',
-            field="sampler.kind",
-        )
-    check_worlds(config, teacher.episodes + teacher.rounds * teacher.round_episodes, "the teacher's rounds play")
 
 
 def make_lessons(config: Config, spec: TaskSpec, network: Network, run_id: Callable[[], str], note: Note) -> Lessons:

@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 from task_app.config.models import Config
 from task_app.core.errors import ConfigError
 from task_app.core.names import did_you_mean
+from task_app.core.task import TaskSpec
 from task_app.credit import CreditSettings, check_credit
+from task_app.rollout.relabel import make_teacher
 from task_app.train.tracker import check_tracking
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "before_changes",
     "changed_values",
     "check_config",
+    "check_lessons",
     "check_worlds",
     "config_json",
     "credit_settings",
@@ -91,6 +94,39 @@ def check_config(config: Config) -> None:
     _check_sampler(config)
     _check_hosted(config)
     check_tracking(config.tracking)
+
+
+def check_lessons(config: Config, spec: TaskSpec) -> None:
+    """Refuse settings that name no data, or two kinds of it. Raises ConfigError naming the field."""
+    sft, teacher = config.sft, config.sft.teacher
+    if config.rollout.task_url:
+        raise ConfigError(
+            f"rollout.task_url {config.rollout.task_url} cannot be used in supervised training: a teacher corrects "
+            "play in worlds of this process, and so is the outcome measured here; leave it out",
+            field="rollout.task_url",
+        )
+    if not teacher.name:
+        if sft.dataset is None:
+            raise ConfigError(
+                "sft needs a dataset (JSON lines from `task-app traces export-sft`) or a teacher (sft.teacher.name)",
+                field="sft.dataset",
+            )
+        return
+    make_teacher(spec, teacher.name, field="sft.teacher.name")
+    for name, given in (("dataset", sft.dataset), ("validation", sft.validation)):
+        if given is not None:
+            raise ConfigError(
+                f"sft.{name} {given} and the teacher {teacher.name!r} cannot both be used: a teacher makes its own "
+                "data, and is judged by what the policy scores in each round; leave one out",
+                field=f"sft.{name}",
+            )
+    if config.sampler.kind != "embedded":
+        raise ConfigError(
+            f'sampler.kind = "{config.sampler.kind}" cannot be used with a teacher: the policy plays its rounds in '
+            'this process; use "embedded"',
+            field="sampler.kind",
+        )
+    check_worlds(config, teacher.episodes + teacher.rounds * teacher.round_episodes, "the teacher's rounds play")
 
 
 def check_worlds(config: Config, needed: int, why: str) -> None:

@@ -24,7 +24,8 @@ from task_app.core.rewards import rewards_from_events
 from task_app.core.task import TaskSpec
 from task_app.core.types import Episode
 from task_app.store import TraceStore
-from task_app.train.checkpoint import checkpoints, initialise, restore
+from task_app.train.checkpoint import initialise, restore
+from task_app.train.checkpoint_folder import checkpoints
 from task_app.train.facts import advantages_by_episode, batch_facts, behaviour_facts
 from task_app.train.load import build_network
 from task_app.train.metrics import MetricsLog, strict

@@ -16,7 +16,7 @@ from typing import Any
 from task_app.codehash import changed_code
 from task_app.core.errors import ConfigError, TrainError
 from task_app.credit import RunningBaseline
-from task_app.train.checkpoint import CheckpointState, latest_checkpoint, read_state
+from task_app.train.checkpoint_folder import CheckpointState, latest_checkpoint, read_state
 from task_app.train.disk import replace_text
 from task_app.train.ledger import RunKind
 from task_app.train.plan import differing_keys, differing_sft_keys

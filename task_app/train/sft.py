@@ -17,22 +17,16 @@ from typing import Any
 from task_app.config.models import Config
 from task_app.core.errors import TrainError
 from task_app.core.task import TaskSpec
-from task_app.train.checkpoint import (
-    CheckpointState,
-    find_checkpoint,
-    initialise,
-    latest_checkpoint,
-    restore,
-    save_checkpoint,
-)
+from task_app.train.checkpoint import initialise, restore, save_checkpoint
+from task_app.train.checkpoint_folder import CheckpointState, find_checkpoint, latest_checkpoint
 from task_app.train.facts import Clock, peak_rss_mb
 from task_app.train.journal import Journal
-from task_app.train.lessons import check_lessons, make_lessons
+from task_app.train.lessons import make_lessons
 from task_app.train.load import build_network
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog
 from task_app.train.optimizer import NotFiniteError, rate_factor
-from task_app.train.plan import config_json
+from task_app.train.plan import check_lessons, config_json
 from task_app.train.ranks import current, leading
 from task_app.train.run_folder import checkpoints_of, resumable, warn_of_code, write_settings
 from task_app.train.sft_data import read_rows

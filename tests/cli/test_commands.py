@@ -169,3 +169,28 @@ def test_training_prints_json_and_nothing_beside_it(tmp_path, database):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run_dir"] == str(tmp_path / "sft")
     assert "validation after" in done.stderr
+
+
+def run_without(packages: list[str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command where these packages are not installed."""
+    program = f"import sys; sys.modules |= dict.fromkeys({packages!r}); from task_app.cli import main; main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--dry-run"], 0, "nothing was done; training would be"),
+        (["--dry-run", "--type", "sft", "--dataset", "none.jsonl"], 2, "sft data none.jsonl cannot be read"),
+        (["--ledger"], 0, "ledger.jsonl"),
+        (["--training.credit.estimator=gae"], 2, "unknown estimator 'gae'"),
+        ([], 2, "torch is not installed; it comes with the extra 'train': pip install 'crafter-task-app[train]'"),
+    ],
+)
+def test_what_is_answered_before_training_needs_no_torch(tmp_path, arguments, code, said):
+    config = tmp_path / "one.toml"
+    config.write_text("[training]\nupdates = 1\n")
+    done = run_without(["torch", "transformers"], "train", "--config", config, *arguments)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

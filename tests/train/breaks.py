@@ -302,7 +302,7 @@ BREAKS = (
     ),
     Break(
         "the pointer moved before its checkpoint is there",
-        "train.checkpoint",
+        "train.checkpoint_folder",
         "os.replace(partial, target)",
         "_point(folder, POINTER, target.name); os.replace(partial, target)",
         ("train/test_checkpoint.py::test_a_kill_while_saving_leaves_the_last_checkpoint[2]",),

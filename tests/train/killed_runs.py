@@ -18,7 +18,7 @@ from typing import Any
 from task_app.config import Config
 from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
-from task_app.train import checkpoint, grpo, learner, metrics, optimizer
+from task_app.train import checkpoint, checkpoint_folder, grpo, learner, metrics, optimizer
 from tests.train.conftest import LineApp, LineOptions, LineWorld, make_config
 
 UPDATES, EVERY, EPISODES = 5, 2, 16
@@ -88,7 +88,7 @@ def trained(update: int, member: int) -> Callable[..., bool]:
 
 
 POINTS: dict[str, Callable[[], None]] = {
-    "first-checkpoint": lambda: before(checkpoint, "_point", lambda n, *_: n == 1),
+    "first-checkpoint": lambda: before(checkpoint_folder, "_point", lambda n, *_: n == 1),
     "inside-playing": lambda: before(LineWorld, "step", lambda n, *_: n == 260),
     "some-episodes-stored": lambda: after(TraceStore, "write_episode", trained(4, 5)),
     "between-store-and-learn": lambda: before(grpo, "stored_episodes", lambda n, *_: n == 4),
@@ -97,8 +97,8 @@ POINTS: dict[str, Callable[[], None]] = {
     "after-advantages": lambda: after(TraceStore, "write_advantages", lambda n, store, run, update, a: update == 4),
     "half-a-line": torn_line,
     "inside-saving": lambda: before(checkpoint, "_write_json", lambda n, path, value: value["update"] == 4),
-    "before-the-pointer": lambda: before(checkpoint, "_point", lambda n, folder, name, target: target == "u000003"),
-    "after-the-pointer": lambda: after(checkpoint, "_point", lambda n, folder, name, target: target == "u000004"),
+    "before-the-pointer": lambda: before(checkpoint_folder, "_point", lambda n, folder, name, to: to == "u000003"),
+    "after-the-pointer": lambda: after(checkpoint_folder, "_point", lambda n, folder, name, to: to == "u000004"),
     "inside-evaluation": lambda: after(TraceStore, "write_episode", lambda n, store, e: (e.update, e.task.seed) == (
         3, 1_000_003)),
     "before-the-evaluation-line": lambda: before(

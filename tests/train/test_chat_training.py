@@ -20,7 +20,8 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.rollout import Limits, plan_groups, play
 from task_app.store import TraceStore
 from task_app.train.chat_model import causal
-from task_app.train.checkpoint import find_checkpoint, load_policy, read_state
+from task_app.train.checkpoint import load_policy
+from task_app.train.checkpoint_folder import find_checkpoint, read_state
 from task_app.train.export import export_checkpoint
 from task_app.train.grpo import run_training
 from task_app.train.load import build_network

@@ -9,15 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from task_app.config.training import TrainingSection
 from task_app.core.errors import TrainError
-from task_app.train.checkpoint import (
-    CheckpointState,
-    latest_checkpoint,
-    load_policy,
-    load_weights,
-    read_state,
-    restore,
-    save_checkpoint,
-)
+from task_app.train.checkpoint import load_policy, load_weights, restore, save_checkpoint
+from task_app.train.checkpoint_folder import CheckpointState, latest_checkpoint, read_state
 from task_app.train.embedded import build_network
 from task_app.train.learner import Learner
 from task_app.train.rows import RowBuilder

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from task_app.core.errors import StoreError, TaskAppError, TrainError
 from task_app.store import TraceStore
-from task_app.train import checkpoint, grpo, learner
-from task_app.train.checkpoint import checkpoints, latest_checkpoint, read_state
+from task_app.train import checkpoint, checkpoint_folder, grpo, learner
+from task_app.train.checkpoint_folder import checkpoints, latest_checkpoint, read_state
 from task_app.train.disk import replace_text, writing
 from task_app.train.embedded import EmbeddedNetwork
 from task_app.train.export import export_checkpoint
@@ -112,8 +112,8 @@ MOMENTS = {
     "weights": (EmbeddedNetwork, "save", lambda network, folder: "u000002" in folder.name, 1000, "u000002 could not"),
     "the optimiser": (torch, "save", lambda state, path: "u000002" in str(path), 1000, "u000002 could not"),
     "a checkpoint's state": (checkpoint, "_write_json", lambda path, state: state["update"] == 2, 10, "u000002 could"),
-    "the pointer": (checkpoint, "_point", lambda folder, name, to: (name, to) == ("latest", "u000002"), 2, "u000002 c"),
-    "the best's pointer": (checkpoint, "_point", lambda folder, name, to: name == "best", 2, "(best|u00000.) could"),
+    "the pointer": (checkpoint_folder, "_point", lambda _, *to: to == ("latest", "u000002"), 2, "u000002 c"),
+    "the best's pointer": (checkpoint_folder, "_point", lambda _, name, to: name == "best", 2, "(best|u00000.) could"),
     "an episode": (TraceStore, "write_episode", lambda store, e: (e.update, e.member) == (2, 1), 0, "was not written"),
     "advantages": (TraceStore, "write_advantages", lambda store, run, update, a: update == 2, 0, "was not written"),
 }  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_report_and_an_export_that_find_no_room(small, line, tmp_path):
 def test_a_real_models_checkpoint_finds_no_room(chat, tmp_path):
     network = chat()
     optimizer = torch.optim.AdamW(network.parameters())
-    state = checkpoint.CheckpointState(1, "run", {}, {})
+    state = checkpoint_folder.CheckpointState(1, "run", {}, {})
     for size in (10, 1000, 20_000):  # a tokenizer's settings, the tokenizer, the weights
         with pytest.raises(TrainError, match="u000001 could not be written"), files_end_at(size):
             checkpoint.save_checkpoint(tmp_path, network, optimizer, state)

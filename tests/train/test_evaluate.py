@@ -5,10 +5,11 @@ import pytest
 from task_app.analyze.stats import mean_interval
 from task_app.core.errors import ConfigError
 from task_app.store import TraceStore
-from task_app.train.evaluate import evaluate, evaluate_both, paired, paired_interval
+from task_app.train.evaluate import evaluate, evaluate_both
 from task_app.train.grpo import run_training
 from task_app.train.launch import SeedRow, seed_totals, train_seeds
 from task_app.train.metrics import MetricsLog
+from task_app.train.paired import paired, paired_interval
 from task_app.train.policy import EmbeddedPolicy
 from task_app.train.report import DIFFERENCE, ENV_STEPS, report_run
 from task_app.wiring import make_step_limits

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
-from task_app.train.checkpoint import read_state
+from task_app.train.checkpoint_folder import read_state
 from task_app.train.grpo import run_training
 from task_app.train.metrics import MetricsLog
 

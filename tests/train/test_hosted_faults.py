@@ -274,7 +274,7 @@ def test_what_cannot_work_is_refused_at_load(tmp_path, changes, field):
 
 def test_supervised_training_and_several_processes_are_refused(tmp_path, monkeypatch):
     from task_app.train import hosted
-    from task_app.train.lessons import check_lessons
+    from task_app.train.plan import check_lessons
 
     config = small_run(tmp_path, "http://host")
     with pytest.raises(ConfigError, match="cannot be used in supervised training"):

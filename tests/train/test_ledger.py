@@ -13,12 +13,12 @@ from task_app.analyze.stats import summarise
 from task_app.codehash import code_hash
 from task_app.core.errors import ConfigError, TrainError
 from task_app.store import TraceStore
-from task_app.train.evaluate import by_world, paired_interval
 from task_app.train.grpo import run_training
 from task_app.train.heartbeat import read_heartbeat
 from task_app.train.launch import train_config
 from task_app.train.ledger import COLUMNS, Ledger, changes, config_hash, ledger_of, ledger_rows, reward_keys, run_config
 from task_app.train.metrics import MetricsLog
+from task_app.train.paired import by_world, paired_interval
 from task_app.train.report import RANDOM
 from task_app.train.sft import run_sft
 from tests.train.test_sft_data import line as data_line

@@ -15,7 +15,7 @@ from task_app.config import Config
 from task_app.core.errors import ConfigError, TrainError
 from task_app.core.task import TaskSpec
 from task_app.store import TraceStore
-from task_app.train.checkpoint import find_checkpoint
+from task_app.train.checkpoint_folder import find_checkpoint
 from task_app.train.lessons import TaughtLessons, WrittenLessons
 from task_app.train.rows import Row
 from task_app.train.sft import run_sft

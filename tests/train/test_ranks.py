@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from task_app.core.errors import ConfigError, TrainError
 from task_app.store import TraceStore
-from task_app.train.checkpoint import latest_checkpoint
+from task_app.train.checkpoint_folder import latest_checkpoint
 from task_app.train.follower import must_follow
 from task_app.train.metrics import MetricsLog
 from task_app.train.ranks import current, leading

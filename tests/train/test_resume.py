@@ -12,7 +12,7 @@ from task_app.core.errors import ConfigError, TrainError
 from task_app.core.wire import episode_bytes
 from task_app.store import TraceStore
 from task_app.train import learner
-from task_app.train.checkpoint import checkpoints, find_checkpoint, latest_checkpoint
+from task_app.train.checkpoint_folder import checkpoints, find_checkpoint, latest_checkpoint
 from task_app.train.grpo import run_training
 from task_app.train.lock import run_lock
 from task_app.train.metrics import MetricsLog

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from task_app.core.errors import ConfigError, TrainError
-from task_app.train.checkpoint import FORMAT, CheckpointState
+from task_app.train.checkpoint_folder import FORMAT, CheckpointState
 from task_app.train.plan import config_json
 from task_app.train.run_folder import baseline_of, checkpoints_of, resumable, write_settings
 

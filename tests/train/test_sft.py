@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from task_app.core.errors import ConfigError, TrainError
-from task_app.train.checkpoint import find_checkpoint, load_policy, read_state
+from task_app.train.checkpoint import load_policy
+from task_app.train.checkpoint_folder import find_checkpoint, read_state
 from task_app.train.grpo import run_training
 from task_app.train.sft import run_sft
 from tests.train.test_sft_data import line
