@@ -52,6 +52,7 @@ def test_a_taken_port_names_the_process_and_the_way_out():
         ({"service": "other"}, f"process {os.getpid()} ("),
         ([], f"process {os.getpid()} ("),
     ],
+    ids=["ours", "another", "no answer of ours"],
 )
 def test_one_of_ours_is_known_by_its_health_answer(health, expected):
     with saying(health) as port:

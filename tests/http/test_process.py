@@ -30,7 +30,11 @@ def test_one_that_has_ended_does_not_even_before_its_parent_has_noticed():
     child.communicate()
 
 
-@pytest.mark.parametrize("identity", [f"{os.getpid()}:1", f"{os.getpid()}:", "0:", "", "word:1"])
+@pytest.mark.parametrize(
+    "identity",
+    [f"{os.getpid()}:1", f"{os.getpid()}:", "0:", "", "word:1"],
+    ids=["another began", "none began", "none", "empty", "a word"],
+)
 def test_another_that_has_the_id_now_is_not_meant(identity):
     assert not is_running(identity)
 
