@@ -3,11 +3,13 @@
 #
 #   make demo PORT=8011        another port for the task app
 #   make test TESTS=tests/core only some tests
+#   make test WORKERS=0        in one process; by default two share the test files, each a GB with torch
 #   PIP_ARGS="--index-url …"   passed to pip
 
 PYTHON ?= python3
 PORT ?= 8010
 TESTS ?= tests
+WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -27,7 +29,7 @@ demo: $(READY)
 	$(BIN)/task-app demo --port $(PORT)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

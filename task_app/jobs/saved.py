@@ -53,11 +53,11 @@ def train_here(
     note: Callable[[str], None],
 ) -> Saved:
     """In this process. Raises ConfigError, TrainError and StoreError; then nothing is saved."""
+    _check_writable(output)
+    settings = load_config(config, overrides)
     with extra_imports("train"):
         from task_app.train.launch import train_config, train_sft
 
-    _check_writable(output)
-    settings = load_config(config, overrides)
     if kind == "sft":
         outcome = train_sft(settings, progress=lambda line: None)
         result, checkpoint = outcome.to_json(), outcome.result.checkpoint
