@@ -3,13 +3,13 @@
 #
 #   make demo PORT=8011        another port for the task app
 #   make test TESTS=tests/core only some tests
-#   make test WORKERS=0        in one process; by default two share the test files, each a GB with torch
+#   make test WORKERS=2        test files shared by two processes, each a GB with torch: half the time
 #   PIP_ARGS="--index-url …"   passed to pip
 
 PYTHON ?= python3
 PORT ?= 8010
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= 0
 BIN := .venv/bin
 READY := .venv/.ready
 

@@ -177,18 +177,26 @@ class HostedTaskApp:
             raise self._error("the answer holds no episode record") from error
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        """One call, asked again while the app is busy or not up yet; never once it may have begun."""
+        """One call, asked again while the app is busy or not up yet; never once it may have begun, nor in the last
+        tenth of its time, when what it began would be lost."""
         deadline = time.monotonic() + self._timeout_s
+        refused: list[Exception] = []
+
+        def too_late() -> bool:
+            return deadline - time.monotonic() < self._timeout_s / 10
 
         def worth_another_try(error: Exception) -> bool:
-            return isinstance(error, _Busy) or (isinstance(error, _Unreachable) and attempt.num < self._tries)
+            refused.append(error)
+            again = isinstance(error, _Busy) or (isinstance(error, _Unreachable) and attempt.num < self._tries)
+            return again and not too_late()
 
         for attempt in stamina.retry_context(
             on=worth_another_try, attempts=None, timeout=self._timeout_s, wait_initial=0.2, wait_max=2.0
         ):
             with attempt:
-                left_s = max(0.001, deadline - time.monotonic())
-                return self._call_once(method, path, timeout=left_s, **arguments)
+                if refused and too_late():  # after the wait
+                    raise refused[-1]
+                return self._call_once(method, path, timeout=deadline - time.monotonic(), **arguments)
         raise AssertionError("stamina makes at least one attempt")
 
     def _call_once(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:

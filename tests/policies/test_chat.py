@@ -209,8 +209,8 @@ def test_tries_are_counted_and_the_last_cause_is_named(endpoint, ask):
 def test_a_slow_answer_is_tried_again_within_the_deadline(endpoint, ask):
     endpoint.plan(endpoint.hang)
     start = time.monotonic()
-    assert ask(timeout_s=0.3, deadline_s=10).completion_id == "cmpl-1"
-    assert 0.3 <= time.monotonic() - start < 3
+    assert ask(timeout_s=1.0, deadline_s=60).completion_id == "cmpl-1"
+    assert 1.0 <= time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize("behaviour", ["hang", "trickle"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -94,22 +95,27 @@ def test_a_busy_app_is_asked_again(served, endpoint):
 
 
 def test_an_app_that_stays_busy_is_left_in_the_end(endpoint):
-    endpoint.otherwise = endpoint.status(429)
-    start = time.monotonic()
-    with HostedTaskApp(endpoint.url, timeout_s=0.5) as app, pytest.raises(PolicyError, match="HTTP 429, it is busy"):
+    """It says so itself: no last call is made with too little time for its answer."""
+
+    def busy_and_slow(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.02)
+        endpoint.status(429)(handler)
+
+    endpoint.otherwise = busy_and_slow
+    with HostedTaskApp(endpoint.url, timeout_s=2.0) as app, pytest.raises(PolicyError, match="HTTP 429, it is busy"):
         app.rollout(BODY)
-    assert time.monotonic() - start < 4
+    assert 2 <= len(endpoint.received) <= 10
 
 
 def test_a_call_that_may_have_begun_is_never_repeated(endpoint):
-    for behaviour, message in [
-        (endpoint.status(502), "HTTP 502"),
-        (endpoint.reset, "the call failed"),
-        (endpoint.hang, "no answer within 0.3 s"),
+    for behaviour, limit, message in [
+        (endpoint.status(502), 30.0, "HTTP 502"),
+        (endpoint.reset, 30.0, "the call failed"),
+        (endpoint.hang, 0.3, "no answer within 0.3 s"),
     ]:
         endpoint.received.clear()
         endpoint.otherwise = behaviour
-        with HostedTaskApp(endpoint.url, timeout_s=0.3) as app, pytest.raises(PolicyError, match=message):
+        with HostedTaskApp(endpoint.url, timeout_s=limit) as app, pytest.raises(PolicyError, match=message):
             app.rollout(BODY)
         assert len(endpoint.received) == 1
 
@@ -197,7 +203,7 @@ STOPPING = b'{"error": {"code": "stopping", "message": "the server is stopping",
     [
         (lambda stub: stub.reset, "the call failed"),
         (lambda stub: stub.reset_mid_body, "the call failed"),
-        (lambda stub: stub.hang, "no answer within 0.5 s"),
+        (lambda stub: stub.hang, "no answer within 2 s"),
         (lambda stub: stub.raw(STOPPING, 503), "HTTP 503: the server is stopping"),
         (lambda stub: stub.raw(b"<html>", 502), "HTTP 502, and the answer is not JSON"),
         (lambda stub: stub.raw(b"{}", 500), "HTTP 500, and the answer is not a task app's"),
@@ -205,7 +211,7 @@ STOPPING = b'{"error": {"code": "stopping", "message": "the server is stopping",
 )
 def test_an_answer_lost_by_an_app_that_is_up_is_an_episode_without_reward(endpoint, spec_of, behaviour, cause):
     endpoint.plan(behaviour(endpoint), endpoint.raw(HEALTHY, 503), behaviour(endpoint), endpoint.raw(HEALTHY, 503))
-    with HostedTaskApp(endpoint.url, timeout_s=0.5) as app:
+    with HostedTaskApp(endpoint.url, timeout_s=2.0) as app:
         episodes = app.play(PLANS[:2], spec_of(), {"policy_name": "random"}, FLAGS, 1, print, concurrency=1)
     assert [request.path for request in endpoint.received] == ["/rollout", "/health"] * 2
     assert [(e.status, e.outcome, e.decisions) for e in episodes] == [("infra_error", None, ())] * 2
@@ -260,14 +266,9 @@ def test_other_redirects_are_not_followed(endpoint):
 
 def test_redirects_without_end_end_at_the_deadline(endpoint):
     endpoint.otherwise = endpoint.raw(b"", 303, location="/rollout?again")
-    start = time.monotonic()
-    with (
-        HostedTaskApp(endpoint.url, timeout_s=0.6) as app,
-        pytest.raises(PolicyError, match=r"no answer within 0\.6 s"),
-    ):
+    with HostedTaskApp(endpoint.url, timeout_s=2.0) as app, pytest.raises(PolicyError, match="no answer within 2 s"):
         app.rollout(BODY)
-    assert time.monotonic() - start < 3
-    assert 2 <= len(endpoint.received) <= 7
+    assert 2 <= len(endpoint.received) <= 21
     assert [one.method for one in endpoint.received].count("POST") == 1
 
 
