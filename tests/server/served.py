@@ -34,6 +34,15 @@ class Served:
     def health(self) -> dict:
         return httpx.get(f"{self.url}/health", timeout=20, trust_env=False).json()
 
+    def is_idle(self, within_s: float = 10.0) -> bool:
+        """Whether nothing runs or waits soon: what /health says may be a moment old."""
+        deadline = time.monotonic() + within_s
+        while any(self.health()["queue"][name] for name in ("running", "waiting")):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
     def worker_pids(self, number: int = 2) -> set[int]:
         """The processes that answer, once there are so many."""
         found: set[int] = set()

@@ -34,8 +34,12 @@ async def test_a_run_that_plays_waits_and_is_aborted(hosted, endpoint, chat, bod
         told = await status()
         assert (told["status"], told["episodes"]) == ("running", {})
         assert sorted(one["status"] for one in told["rollouts"]) == ["running", "waiting"]
-        health = (await app.http.get("/health")).json()
-        assert (health["queue"]["running"], health["queue"]["waiting"]) == (1, 1)
+
+        async def health_says_so():  # a moment later, perhaps
+            queue = (await app.http.get("/health")).json()["queue"]
+            return (queue["running"], queue["waiting"]) == (1, 1)
+
+        await until(health_says_so)
         asked = await app.http.post("/run/abort", json={"run_id": "run"})
         assert asked.json() == {"run_id": "run", "aborting": 2}
         answers = [answer.json() for answer in await asyncio.gather(*both)]
