@@ -210,7 +210,7 @@ def test_a_slow_answer_is_tried_again_within_the_deadline(endpoint, ask):
     endpoint.plan(endpoint.hang)
     start = time.monotonic()
     assert ask(timeout_s=1.0, deadline_s=60).completion_id == "cmpl-1"
-    assert 1.0 <= time.monotonic() - start < 30
+    assert 1.0 <= time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("behaviour", ["hang", "trickle"])
